@@ -1,0 +1,1 @@
+"""What is simulated: bodies, meshes, zones, grips, markers, and their files."""

@@ -1,0 +1,1 @@
+"""The virtual cell: stand-in for a real cell."""

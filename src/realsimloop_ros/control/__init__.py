@@ -1,0 +1,1 @@
+"""Arm kinematics, command gate, shape control."""

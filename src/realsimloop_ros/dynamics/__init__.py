@@ -1,0 +1,1 @@
+"""Reduced stepping, rollouts, adjoint and sensitivities."""

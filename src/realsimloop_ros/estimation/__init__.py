@@ -1,0 +1,1 @@
+"""Material parameters from observations: windows, estimators, identifiability."""

@@ -1,0 +1,1 @@
+"""Bags, metrics, reports, benchmarks."""

@@ -1,0 +1,1 @@
+"""Full space: material laws, elements, full-order solver, stress."""

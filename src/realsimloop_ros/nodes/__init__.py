@@ -1,0 +1,1 @@
+"""ROS nodes, one file each, and the conversions between messages and arrays."""

@@ -1,0 +1,1 @@
+"""Cameras, synchroniser, masking, splats, rasterizers, likelihoods."""

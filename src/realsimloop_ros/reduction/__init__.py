@@ -1,0 +1,1 @@
+"""Reduced space: snapshots, grip warp, subspaces, cubature, the reduced model."""
