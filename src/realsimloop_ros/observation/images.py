@@ -1,0 +1,76 @@
+"""Images and masks of one moment from all cameras of a cell."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from realsimloop_ros.observation.cameras import Camera
+
+
+class ImagesError(ValueError):
+    """Images, masks and cameras do not belong together; the text names field, value and remedy."""
+
+
+@dataclass(frozen=True, eq=False)
+class MultiViewImages:
+    """K views of one moment.
+
+    cameras: K cameras of one image size.
+    images: uint8 RGB (K, H, W, 3).
+    masks: uint8 (K, H, W), 255 where the body is seen, 0 elsewhere.
+    available: bool (K,), False where the camera gave no image; its image and mask are then not read.
+    Raises ImagesError.
+    """
+
+    cameras: tuple[Camera, ...]
+    images: NDArray[np.uint8]
+    masks: NDArray[np.uint8]
+    available: NDArray[np.bool_]
+
+    def __post_init__(self) -> None:
+        cameras = tuple(self.cameras)
+        object.__setattr__(self, "cameras", cameras)
+        if not cameras:
+            raise ImagesError("cameras is empty: a view needs its camera")
+        names = [camera.name for camera in cameras]
+        if len(set(names)) != len(names):
+            raise ImagesError(f"cameras has a name twice: {names}; names tell the views apart")
+        width, height = cameras[0].width, cameras[0].height
+        for camera in cameras:
+            if (camera.width, camera.height) != (width, height):
+                raise ImagesError(
+                    f"camera '{camera.name}' has {camera.width} x {camera.height} pixels, '{names[0]}' has"
+                    f" {width} x {height}; scale or crop all views to one size"
+                )
+        count = len(cameras)
+        for field, kind, shape in (
+            ("images", np.uint8, (count, height, width, 3)),
+            ("masks", np.uint8, (count, height, width)),
+            ("available", np.bool_, (count,)),
+        ):
+            array = np.asarray(getattr(self, field))
+            if array.dtype != kind or array.shape != shape:
+                raise ImagesError(
+                    f"{field} is {array.dtype} {array.shape}, expected {np.dtype(kind)} {shape} for the cameras {names}"
+                )
+            object.__setattr__(self, field, array)
+        seen = self.masks[self.available]
+        if ((seen != 0) & (seen != 255)).any():
+            raise ImagesError("masks has values other than 0 and 255; threshold the mask first")
+
+
+def rectify(views: MultiViewImages) -> MultiViewImages:
+    """The views as pinhole cameras would have taken them (undistortion maps are cached in each camera)."""
+    if all(camera.is_rectified for camera in views.cameras):
+        return views
+    return MultiViewImages(
+        cameras=tuple(camera.rectified for camera in views.cameras),
+        images=np.stack([c.undistort(i) for c, i in zip(views.cameras, views.images, strict=True)]),
+        masks=np.stack(
+            [c.undistort(m, nearest=True) for c, m in zip(views.cameras, views.masks, strict=True)]
+        ),
+        available=views.available,
+    )
