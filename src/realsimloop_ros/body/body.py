@@ -1,0 +1,311 @@
+"""What is simulated: a tetrahedral body with zones, grips, weights and markers, as plain data."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field, fields
+from functools import cached_property
+
+import numpy as np
+import trimesh
+from numpy.typing import NDArray
+
+from realsimloop_ros.body.poses import IDENTITY_POSE, checked_poses
+from realsimloop_ros.body.shape_functions import EDGES, rest_gradients, shape_values
+
+
+class InvalidBodyError(ValueError):
+    """A body that cannot be simulated; the message names the field, the value and the remedy."""
+
+
+@dataclass(frozen=True)
+class Zone:
+    """A region of one material. density: kg/m^3."""
+
+    name: str
+    density: float
+
+
+@dataclass(frozen=True)
+class Grip:
+    """Vertices carried rigidly by a named frame. rest_pose: the frame's pose at which the body is at rest."""
+
+    name: str
+    frame: str
+    vertices: NDArray[np.int64]
+    rest_pose: NDArray[np.float64] = field(default_factory=IDENTITY_POSE.copy)
+
+
+@dataclass(frozen=True)
+class HungWeight:
+    """A dead weight: its mass (kg) pulls along gravity and adds inertia. weights (k,) sum to one."""
+
+    name: str
+    mass: float
+    vertices: NDArray[np.int64]
+    weights: NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Attachment:
+    """Points bound to tets.
+
+    tet: (k,) index; weights: (k, a) of the tet's nodes; gradients: (k, a, 3) of the shape functions there, 1/m.
+    """
+
+    tet: NDArray[np.int64]
+    weights: NDArray[np.float64]
+    gradients: NDArray[np.float64]
+
+    def __len__(self) -> int:
+        return len(self.tet)
+
+    def positions(self, x: NDArray[np.float64], tets: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Positions (k, 3) of the points when the vertices are at x (n, 3), m."""
+        return np.einsum("ka,kai->ki", self.weights, x[tets[self.tet]])
+
+    def deformation_gradients(self, x: NDArray[np.float64], tets: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Deformation gradients (k, 3, 3) at the points when the vertices are at x (n, 3)."""
+        return np.einsum("kai,kaj->kij", x[tets[self.tet]], self.gradients)
+
+
+def no_attachment(nodes_per_tet: int) -> Attachment:
+    """An attachment of no points."""
+    return Attachment(np.zeros(0, np.int64), np.zeros((0, nodes_per_tet)), np.zeros((0, nodes_per_tet, 3)))
+
+
+@dataclass(frozen=True)
+class Body:
+    """A deformable body at rest.
+
+    rest_positions: (n, 3) m; tets: (m, 10) quadratic or (m, 4) linear, corners first (VTK order);
+    zone_of_tet: (m,) index into zones; fixed_vertices: (k,) vertices that never move.
+    Raises InvalidBodyError where the data cannot be simulated.
+    """
+
+    name: str
+    rest_positions: NDArray[np.float64]
+    tets: NDArray[np.int64]
+    zone_of_tet: NDArray[np.int64]
+    zones: tuple[Zone, ...]
+    grips: tuple[Grip, ...] = ()
+    fixed_vertices: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
+    hung_weights: tuple[HungWeight, ...] = ()
+    marker_names: tuple[str, ...] = ()
+    markers: Attachment | None = None
+
+    def __post_init__(self) -> None:
+        _validate(self)
+
+    @property
+    def nodes_per_tet(self) -> int:
+        return self.tets.shape[1]
+
+    @property
+    def zone_names(self) -> tuple[str, ...]:
+        return tuple(zone.name for zone in self.zones)
+
+    @property
+    def grip_names(self) -> tuple[str, ...]:
+        return tuple(grip.name for grip in self.grips)
+
+    @property
+    def held_vertices(self) -> NDArray[np.int64]:
+        """Vertices whose motion is prescribed: gripped or fixed, sorted."""
+        parts = [self.fixed_vertices, *(grip.vertices for grip in self.grips)]
+        return np.unique(np.concatenate(parts)).astype(np.int64)
+
+    @cached_property
+    def size(self) -> float:
+        """The longest edge of the rest bounding box, m: the length errors are related to."""
+        return float(np.ptp(self.rest_positions, axis=0).max())
+
+    @cached_property
+    def content_hash(self) -> str:
+        """SHA-256 over everything that defines the body; every message repeats it."""
+        digest = hashlib.sha256()
+        _feed(digest, self)
+        return digest.hexdigest()
+
+
+def _feed(digest: hashlib._Hash, value: object) -> None:
+    if isinstance(value, np.ndarray):
+        digest.update(f"{value.dtype.kind}{value.shape}".encode())
+        digest.update(np.ascontiguousarray(value).tobytes())
+    elif isinstance(value, tuple):
+        digest.update(f"({len(value)}".encode())
+        for item in value:
+            _feed(digest, item)
+    elif hasattr(value, "__dataclass_fields__"):
+        for entry in fields(value):  # type: ignore[arg-type]
+            digest.update(entry.name.encode())
+            _feed(digest, getattr(value, entry.name))
+    else:
+        digest.update(repr(value).encode())
+
+
+def corner_volumes(rest_positions: NDArray[np.float64], tets: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Signed volumes (m,) of the corner tets, m^3."""
+    corners = rest_positions[tets[:, :4]]
+    return np.linalg.det(corners[:, 1:] - corners[:, :1]) / 6.0
+
+
+def _validate(body: Body) -> None:
+    x, tets = body.rest_positions, body.tets
+    if x.ndim != 2 or x.shape[1] != 3 or len(x) == 0:
+        raise InvalidBodyError(f"rest_positions: shape {x.shape}, expected (n, 3) with n > 0")
+    if not np.isfinite(x).all():
+        bad = int(np.flatnonzero(~np.isfinite(x).all(axis=1))[0])
+        raise InvalidBodyError(f"rest_positions: vertex {bad} is {x[bad].tolist()}; repair the mesh")
+    if tets.ndim != 2 or tets.shape[1] not in (4, 10) or len(tets) == 0:
+        raise InvalidBodyError(f"tets: shape {tets.shape}, expected (m, 4) or (m, 10) with m > 0")
+    if tets.min() < 0 or tets.max() >= len(x):
+        raise InvalidBodyError(
+            f"tets: vertex indices {tets.min()}..{tets.max()}, but there are {len(x)} vertices"
+        )
+    volumes = corner_volumes(x, tets)
+    if volumes.min() <= 0.0:
+        bad = int(volumes.argmin())
+        raise InvalidBodyError(
+            f"tets: tet {bad} has volume {volumes[bad]:.3g} m^3 at rest ({int((volumes <= 0).sum())} such tets); "
+            "reorder its corners or repair the mesh"
+        )
+    unused = np.setdiff1d(np.arange(len(x)), tets)
+    if len(unused):
+        raise InvalidBodyError(
+            f"rest_positions: {len(unused)} vertices (first {unused[0]}) belong to no tet; drop them"
+        )
+    if body.zone_of_tet.shape != (len(tets),):
+        raise InvalidBodyError(f"zone_of_tet: shape {body.zone_of_tet.shape}, expected ({len(tets)},)")
+    if not body.zones or body.zone_of_tet.min() < 0 or body.zone_of_tet.max() >= len(body.zones):
+        raise InvalidBodyError(
+            f"zone_of_tet: values {body.zone_of_tet.min()}..{body.zone_of_tet.max()}, but zones are {body.zone_names}"
+        )
+    for label, names in (
+        ("zones", body.zone_names),
+        ("grips", body.grip_names),
+        ("marker_names", body.marker_names),
+    ):
+        if len(set(names)) != len(names):
+            raise InvalidBodyError(f"{label}: names {names} repeat; give each its own")
+    for zone in body.zones:
+        if not (np.isfinite(zone.density) and zone.density > 0.0):
+            raise InvalidBodyError(
+                f"zones.{zone.name}.density: {zone.density}, expected a positive value in kg/m^3"
+            )
+    for index, zone in enumerate(body.zones):
+        if not (body.zone_of_tet == index).any():
+            raise InvalidBodyError(f"zones.{zone.name}: holds no tet; widen its region or remove the zone")
+    _validate_holds(body)
+    if (body.markers is None) != (len(body.marker_names) == 0) or (
+        body.markers is not None and len(body.markers) != len(body.marker_names)
+    ):
+        raise InvalidBodyError(f"markers: their number differs from that of marker_names {body.marker_names}")
+
+
+def _validate_holds(body: Body) -> None:
+    n = len(body.rest_positions)
+    taken = np.zeros(n, bool)
+    holds = [("fixed_vertices", body.fixed_vertices)] + [
+        (f"grips.{grip.name}", grip.vertices) for grip in body.grips
+    ]
+    for label, vertices in holds:
+        if label != "fixed_vertices" and len(vertices) < 3:
+            raise InvalidBodyError(
+                f"{label}: {len(vertices)} vertices, a grip needs three or more; widen its region"
+            )
+        if len(vertices) and (vertices.min() < 0 or vertices.max() >= n):
+            raise InvalidBodyError(f"{label}: vertex indices outside 0..{n - 1}")
+        if taken[vertices].any():
+            raise InvalidBodyError(
+                f"{label}: shares vertices with another grip or the fixed ones; separate them"
+            )
+        taken[vertices] = True
+    for grip in body.grips:
+        checked_poses(grip.rest_pose, f"grips.{grip.name}.rest_pose")
+    if taken.all():
+        raise InvalidBodyError("grips: every vertex is held, nothing can deform; narrow the grips")
+    for weight in body.hung_weights:
+        if not (np.isfinite(weight.mass) and weight.mass >= 0.0):
+            raise InvalidBodyError(f"hung_weights.{weight.name}.mass: {weight.mass}, expected kg >= 0")
+        if len(weight.vertices) == 0 or abs(float(weight.weights.sum()) - 1.0) > 1e-9:
+            raise InvalidBodyError(f"hung_weights.{weight.name}: needs vertices, and weights that sum to one")
+
+
+# the face opposite each corner, its corners counter-clockwise seen from outside
+_FACES = np.array([(1, 2, 3), (0, 3, 2), (0, 1, 3), (0, 2, 1)])
+_EDGE_INDEX = {frozenset(map(int, edge)): 4 + k for k, edge in enumerate(EDGES)}
+
+
+def boundary_faces(body: Body) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Faces that belong to one tet only: tet index (f,), local face index (f,)."""
+    faces = body.tets[:, _FACES]
+    keys = np.sort(faces.reshape(-1, 3), axis=1)
+    _, inverse, counts = np.unique(keys, axis=0, return_inverse=True, return_counts=True)
+    outer = np.flatnonzero(counts[inverse.ravel()] == 1)
+    return outer // 4, outer % 4
+
+
+def surface_triangles(body: Body) -> NDArray[np.int64]:
+    """Outward triangles (f, 3) of the surface; each quadratic face becomes four."""
+    tet, local = boundary_faces(body)
+    if body.nodes_per_tet == 4:
+        return body.tets[tet[:, None], _FACES[local]]
+    split = []
+    for a, b, c in _FACES.tolist():
+        ab, bc, ca = (_EDGE_INDEX[frozenset(e)] for e in ((a, b), (b, c), (c, a)))
+        split.append([(a, ab, ca), (ab, b, bc), (ca, bc, c), (ab, bc, ca)])
+    pattern = np.array(split)[local]
+    return body.tets[tet[:, None, None], pattern].reshape(-1, 3)
+
+
+def bind_points(body: Body, points: NDArray[np.float64]) -> Attachment:
+    """Bind points (k, 3), rest coordinates in m, to the tets that hold them.
+
+    A point outside the body is carried by the nearest surface point and the deformation gradient there (first
+    order extension of the displacement field): a marker that stands off a free surface moves nearly rigidly with
+    its patch, and its position stays linear in the vertices.
+    """
+    points = np.atleast_2d(np.asarray(points, dtype=np.float64))
+    if points.shape[1] != 3 or not np.isfinite(points).all():
+        raise InvalidBodyError(f"points: expected finite numbers of shape (k, 3), got shape {points.shape}")
+    tet, barycentric = _containing_tets(body, points)
+    feet = points.copy()
+    outside = np.flatnonzero(barycentric.min(axis=1) < -1e-9)
+    if len(outside):
+        face_tet, local = boundary_faces(body)
+        triangles = body.rest_positions[body.tets[face_tet[:, None], _FACES[local]]]
+        for k in outside:
+            candidates = trimesh.triangles.closest_point(triangles, np.tile(points[k], (len(triangles), 1)))
+            nearest = int(np.linalg.norm(candidates - points[k], axis=1).argmin())
+            feet[k], tet[k] = candidates[nearest], face_tet[nearest]
+        barycentric[outside] = _barycentric(body, tet[outside], feet[outside])
+    nodes = body.rest_positions[body.tets[tet]]
+    gradients, _ = rest_gradients(nodes, barycentric)
+    weights = shape_values(barycentric, body.nodes_per_tet)
+    weights = weights + np.einsum("kai,ki->ka", gradients, points - feet)
+    return Attachment(tet, weights, gradients)
+
+
+def _barycentric(body: Body, tet: NDArray[np.int64], points: NDArray[np.float64]) -> NDArray[np.float64]:
+    corners = body.rest_positions[body.tets[tet, :4]]
+    edges = np.swapaxes(corners[:, 1:] - corners[:, :1], 1, 2)
+    last = np.linalg.solve(edges, (points - corners[:, 0])[..., None])[..., 0]
+    return np.concatenate([1.0 - last.sum(axis=1, keepdims=True), last], axis=1)
+
+
+def _containing_tets(
+    body: Body, points: NDArray[np.float64], chunk: int = 256
+) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    corners = body.rest_positions[body.tets[:, :4]]
+    inverses = np.linalg.inv(np.swapaxes(corners[:, 1:] - corners[:, :1], 1, 2))
+    tet = np.zeros(len(points), np.int64)
+    barycentric = np.zeros((len(points), 4))
+    for start in range(0, len(points), chunk):
+        block = points[start : start + chunk]
+        last = np.einsum("mij,kmj->kmi", inverses, block[:, None] - corners[None, :, 0])
+        every = np.concatenate([1.0 - last.sum(axis=2, keepdims=True), last], axis=2)
+        best = every.min(axis=2).argmax(axis=1)
+        tet[start : start + chunk] = best
+        barycentric[start : start + chunk] = every[np.arange(len(block)), best]
+    return tet, barycentric

@@ -1,0 +1,58 @@
+"""Material values per zone, as the solvers take them."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Array, Float
+from numpy.typing import ArrayLike
+
+from realsimloop_ros.body.body import Body
+
+POISSON_RATIO_LIMIT = 0.499
+
+
+class InvalidMaterialError(ValueError):
+    """Material values outside of what the laws allow."""
+
+
+class Material(NamedTuple):
+    """Per zone: Young's modulus (z,), Pa; Poisson's ratio (z,); Kelvin-Voigt viscosity (z,), Pa s."""
+
+    youngs_modulus: Float[Array, " z"]
+    poisson_ratio: Float[Array, " z"]
+    viscosity: Float[Array, " z"]
+
+
+def material_of(
+    body: Body, youngs_modulus: ArrayLike, poisson_ratio: ArrayLike, viscosity: ArrayLike = 0.0
+) -> Material:
+    """Checked material of a body; scalars hold for every zone.
+
+    Raises InvalidMaterialError naming the zone and the value: E > 0, 0 < nu <= 0.499, viscosity >= 0, all finite.
+    """
+    zones = body.zone_names
+    columns = []
+    for label, values in (
+        ("youngs_modulus", youngs_modulus),
+        ("poisson_ratio", poisson_ratio),
+        ("viscosity", viscosity),
+    ):
+        column = np.asarray(values, dtype=np.float64)
+        if column.shape not in ((), (len(zones),)):
+            raise InvalidMaterialError(
+                f"{label}: shape {column.shape}, expected one value per zone of {zones}"
+            )
+        columns.append(np.broadcast_to(column, (len(zones),)).copy())
+    e, nu, eta = columns
+    for k, zone in enumerate(zones):
+        if not (np.isfinite(e[k]) and e[k] > 0.0):
+            raise InvalidMaterialError(f"{zone}.youngs_modulus: {e[k]}, expected a positive value in Pa")
+        if not (np.isfinite(nu[k]) and 0.0 < nu[k] <= POISSON_RATIO_LIMIT):
+            raise InvalidMaterialError(
+                f"{zone}.poisson_ratio: {nu[k]}, expected 0 < nu <= {POISSON_RATIO_LIMIT}"
+            )
+        if not (np.isfinite(eta[k]) and eta[k] >= 0.0):
+            raise InvalidMaterialError(f"{zone}.viscosity: {eta[k]}, expected Pa s >= 0")
+    return Material(e, nu, eta)  # type: ignore[arg-type]
