@@ -1,0 +1,63 @@
+# Without a ROS 2 installation: everything goes into .venv and build/. With one, use colcon build.
+VENV ?= .venv
+OUT ?= out
+PYTHON_IN_VENV = $(VENV)/bin/python
+STAMPS = $(VENV)/.stamps
+JOBS ?= $(shell nproc)
+
+# What an installed prefix is made of, beside the Python sources, which are linked.
+INSTALLED = CMakeLists.txt package.xml ros_setup.cfg $(shell find msg launch config urdf rviz -type f -not -path '*/__pycache__/*') \
+  cmake/realsimloop.in cmake/pip_ros_compat.cmake cmake/link_sources.py
+REQUIREMENTS = requirements.txt requirements-ros.txt requirements-build.txt requirements-dev.txt
+
+export AMENT_PREFIX_PATH = $(abspath $(VENV))
+export PIP_DISABLE_PIP_VERSION_CHECK = 1
+
+.PHONY: help setup demo test bench lint format clean
+.DEFAULT_GOAL := help
+
+help: ## show this list
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 16
+
+setup: $(STAMPS)/package ## make the environment: packages, ROS wheels, messages
+
+demo: setup ## run the dual-arm cell as separate processes and write out/demo/report.html
+	$(VENV)/bin/realsimloop demo --out $(OUT)/demo
+
+test: setup ## run the tests
+	$(PYTHON_IN_VENV) -m pytest
+
+bench: setup ## time a step and a window gradient, full order beside reduced
+	$(PYTHON_IN_VENV) -m realsimloop_ros.evaluation.bench
+
+lint: setup ## style, format, types, order of the parts
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/mypy
+	$(VENV)/bin/lint-imports
+
+format: setup ## put the sources into the format that lint wants
+	$(VENV)/bin/ruff check --fix .
+	$(VENV)/bin/ruff format .
+
+clean: ## remove what was built and the environment
+	rm -rf build install log $(OUT) $(VENV)
+
+$(STAMPS)/venv: cmake/check_tools.sh cmake/find_python.sh
+	@cmake/check_tools.sh
+	@python=$$(cmake/find_python.sh) && { [ -x $(PYTHON_IN_VENV) ] || $$python -m venv $(VENV); }
+	@mkdir -p $(STAMPS) && touch $@
+
+$(STAMPS)/wheels: constraints.txt $(REQUIREMENTS) | $(STAMPS)/venv
+	$(PYTHON_IN_VENV) -m pip install -q -c constraints.txt $(addprefix -r ,$(REQUIREMENTS))
+	@touch $@
+
+$(STAMPS)/tf2_msgs: cmake/build_tf2_msgs.py cmake/pip_ros_compat.cmake $(STAMPS)/wheels
+	@mkdir -p build
+	$(PYTHON_IN_VENV) cmake/build_tf2_msgs.py build/tf2_msgs > build/tf2_msgs.log 2>&1 || { cat build/tf2_msgs.log; exit 1; }
+	@touch $@
+
+$(STAMPS)/package: $(INSTALLED) $(STAMPS)/tf2_msgs
+	@mkdir -p build
+	cmake/build_package.sh $(VENV) $(JOBS) > build/package.log 2>&1 || { cat build/package.log; exit 1; }
+	@touch $@
