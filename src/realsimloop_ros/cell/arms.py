@@ -19,7 +19,7 @@ class ArmLimits(BaseModel):
     """How fast and how far a tool moves.
 
     lag: time constant of the approach to the target, s. Speeds in m/s and rad/s, accelerations in m/s^2 and
-    rad/s^2. workspace_minimum, workspace_maximum: corners of the box that the tool never leaves, m in the world.
+    rad/s^2. workspace_minimum, workspace_maximum: corners in the world of the box the tool never leaves, m.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
