@@ -52,7 +52,8 @@ class SolveResult(IntEnum):
 
     CONVERGED = 0
     MAX_ITERATIONS = 1
-    NON_FINITE = 2
+    STALLED = 2  # no step along the descent direction lowers the potential
+    NON_FINITE = 3
 
 
 @dataclass(frozen=True)
@@ -69,7 +70,7 @@ class FullOrderState:
 
 @dataclass(frozen=True)
 class StepReport:
-    """result; Newton iterations; largest vertex move of the last iteration, m; factorisations made."""
+    """result; Newton iterations; largest move of the last Newton direction, m; factorisations made."""
 
     result: SolveResult
     iterations: int
@@ -225,6 +226,12 @@ class FullOrderSolver:
         that is not CONVERGED is the best found and finite unless the input was not.
         """
         h, scheme = self.time_step, self.integrator
+        expected = (scheme.history, *self.body.rest_positions.shape)
+        if state.history.shape != expected:
+            raise ValueError(
+                f"state.history: shape {state.history.shape}, expected {expected} for {scheme.name}; "
+                "take it from rest_state() or resting_at() of this solver"
+            )
         y = np.tensordot(np.array(scheme.predictor), state.history, axes=1)
         # start where the free flight would end: with small steps that is close to the solution
         start = y.copy()
@@ -343,16 +350,19 @@ class FullOrderSolver:
         dof_stiffness = np.repeat(stiffness, 3)[free]
         rate_array = jnp.asarray(rate)
 
-        def objective(x: NDArray[np.float64]) -> float:
+        def objective(x: NDArray[np.float64]) -> tuple[float, float]:
+            """The value, and the size of the terms it is a sum of, to which its rounding is proportional."""
             stored = float(
                 _potential(self.law, self._samples, material, jnp.asarray(x), strain_offset, rate_array)
             )
-            return stored + float(np.sum(x * (0.5 * stiffness[:, None] * x - target)))
+            half = 0.5 * stiffness[:, None] * x
+            size = abs(stored) + float(np.sum(np.abs(x) * (np.abs(half) + np.abs(target))))
+            return stored + float(np.sum(x * (half - target))), size
 
         x = start.copy()
-        value = objective(x)
+        value, size = objective(x)
         if not np.isfinite(value):
-            # free flight may have inverted elements of a law that cannot bear it; the held start is safe
+            # the input is not finite, or so far off that the energy overflows: there is nothing to descend from
             return start, StepReport(SolveResult.NON_FINITE, 0, np.inf, 0)
         move = np.inf
         for iteration in range(1, self._max_iterations + 1):
@@ -360,23 +370,26 @@ class FullOrderSolver:
                 self.law, self._samples, material, jnp.asarray(x), strain_offset, rate_array
             )
             residual = (np.asarray(gradient) + stiffness[:, None] * x - target).ravel()[free]
+            if not np.isfinite(residual).all():
+                return x, self._report(SolveResult.NON_FINITE, iteration, move, made)
             direction = self._newton_direction(tangents, dof_stiffness, residual)
             slope = float(residual @ direction)
-            step, trial, trial_value = 1.0, x, value
+            # what is left to go, not what the line search allows: a short step is no sign of a minimum
+            move = float(np.abs(direction).max())
+            step = 1.0
             while step > 1e-6:
                 trial = x.copy()
                 trial.reshape(-1)[free] += step * direction
-                trial_value = objective(trial)
-                # the energy carries rounding of its own size: near the minimum a decrease cannot be seen
-                if trial_value <= value + 1e-4 * step * slope + 1e-13 * abs(value):
+                trial_value, trial_size = objective(trial)
+                # near the minimum rounding hides the decrease
+                if trial_value <= value + 1e-4 * step * slope + 1e-14 * size:
+                    x, value, size = trial, trial_value, trial_size
                     break
                 step *= 0.5
-            x, value = trial, trial_value
-            move = float(step * np.abs(direction).max())
-            if not np.isfinite(value):
-                return x, self._report(SolveResult.NON_FINITE, iteration, move, made)
             if move <= self._move_tolerance:
                 return x, self._report(SolveResult.CONVERGED, iteration, move, made)
+            if step <= 1e-6:
+                return x, self._report(SolveResult.STALLED, iteration, move, made)
         return x, self._report(SolveResult.MAX_ITERATIONS, self._max_iterations, move, made)
 
     def _report(self, result: SolveResult, iterations: int, move: float, made: int) -> StepReport:
