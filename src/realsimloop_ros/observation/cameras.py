@@ -226,8 +226,23 @@ def look_at(position: ArrayLike, target: ArrayLike, up: ArrayLike = (0.0, 0.0, 1
     return np.concatenate([np.asarray(position, dtype=np.float64), quaternion])
 
 
-def view_arrays(cameras: Sequence[Camera]) -> tuple[Array, Array]:
-    """camera_from_world (K, 4, 4) and intrinsics (K, 3, 3) of pinhole cameras of one size.
+@dataclass(frozen=True, eq=False)
+class PinholeViews:
+    """Cameras as the rasterizers need them: camera_from_world (K, 4, 4), intrinsics (K, 3, 3), one image size."""
+
+    camera_from_world: Array
+    intrinsics: Array
+    width: int
+    height: int
+
+    @property
+    def count(self) -> int:
+        """K, the number of views."""
+        return len(self.intrinsics)
+
+
+def pinhole_views(cameras: Sequence[Camera]) -> PinholeViews:
+    """The views of rectified cameras of one image size.
 
     Raises CameraError where a camera still has distortion or another size.
     """
@@ -236,15 +251,17 @@ def view_arrays(cameras: Sequence[Camera]) -> tuple[Array, Array]:
     for camera in cameras:
         if not camera.is_rectified:
             raise CameraError(
-                f"camera '{camera.name}': distortion is {camera.distortion.tolist()}, but splats are drawn through"
-                " pinhole cameras; rectify the views first (images.rectify)"
+                f"camera '{camera.name}': distortion is {camera.distortion.tolist()}, but splats are drawn"
+                " through pinhole cameras; rectify the views first (images.rectify)"
             )
         if (camera.width, camera.height) != (cameras[0].width, cameras[0].height):
             raise CameraError(
-                f"camera '{camera.name}': {camera.width} x {camera.height} pixels, but '{cameras[0].name}' has"
-                f" {cameras[0].width} x {cameras[0].height}; scale or crop all views to one size"
+                f"camera '{camera.name}': {camera.width} x {camera.height} pixels, but '{cameras[0].name}'"
+                f" has {cameras[0].width} x {cameras[0].height}; scale or crop all views to one size"
             )
-    return (
+    return PinholeViews(
         np.stack([camera.camera_from_world for camera in cameras]),
         np.stack([camera.intrinsics for camera in cameras]),
+        cameras[0].width,
+        cameras[0].height,
     )
