@@ -1,0 +1,208 @@
+"""What every node shares: a clean start and end, its parameters, and its state of health.
+
+    class Stress(RuntimeNode):
+        def __init__(self) -> None:
+            super().__init__("stress", PARAMETERS)
+
+    def main() -> int:
+        return run_node(Stress)
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, Generic, TypeVar
+
+import rclpy
+from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
+from rclpy.lifecycle import LifecycleNode, TransitionCallbackReturn
+from rclpy.node import Node
+from rclpy.task import Future
+from std_msgs.msg import String
+
+from realsimloop_ros.nodes.diagnostics import Diagnostics
+from realsimloop_ros.nodes.parameters import Parameter, ParameterError, declare_parameters
+from realsimloop_ros.nodes.qos import READY
+
+# A node exits with this when its settings are wrong, as command line tools do.
+USAGE_ERROR = 2
+_PR_SET_PDEATHSIG = 1
+SUPERVISOR_VARIABLE = "REALSIMLOOP_SUPERVISOR"
+
+Item = TypeVar("Item")
+
+
+class _Runtime:
+    """Parameters, health and end of a node; mixed into plain and lifecycle nodes.
+
+    parameters: values by name; diagnostics: see Diagnostics; finished: done with the exit status when the node ends
+    itself.
+    """
+
+    parameters: dict[str, Any]
+    diagnostics: Diagnostics
+    finished: Future
+
+    def _start_runtime(self, parameters: Sequence[Parameter]) -> None:
+        assert isinstance(self, Node)
+        self.parameters = declare_parameters(self, parameters)
+        self.diagnostics = Diagnostics(self)
+        self.finished = Future()
+        self._ready_publisher = self.create_publisher(String, "ready", READY)
+
+    def finish(self, status: int = 0, reason: str = "") -> None:
+        """End the process with `status`, from any thread. A reason is logged, as an error unless status is 0."""
+        assert isinstance(self, Node)
+        if self.finished.done():
+            return
+        if reason and status == 0:
+            self.get_logger().info(reason)
+        elif reason:
+            self.get_logger().fatal(reason)
+        self.finished.set_result(status)
+
+    def announce_ready(self) -> None:
+        """Tell on the topic `ready` that every subscription stands and nothing is left to be compiled."""
+        assert isinstance(self, Node)
+        self._ready_publisher.publish(String(data=self.get_name()))
+
+    def close(self) -> None:
+        """Called once when the node ends, however it ends: stop threads, close files. Nodes extend it."""
+
+
+class RuntimeNode(_Runtime, Node):
+    """A plain node. Raises ParameterError."""
+
+    def __init__(self, name: str, parameters: Sequence[Parameter] = (), **options: Any) -> None:
+        super().__init__(name, **options)
+        self._start_runtime(parameters)
+
+
+class RuntimeLifecycleNode(_Runtime, LifecycleNode):
+    """A node with compiled code: it compiles in `on_configure`, and while active nothing compiles.
+
+    With the parameter `autostart` (the default) it configures and activates itself, so it runs without a lifecycle
+    manager. Raises ParameterError.
+    """
+
+    AUTOSTART = Parameter("autostart", "bool", "configure and activate at start", True)
+
+    def __init__(self, name: str, parameters: Sequence[Parameter] = (), **options: Any) -> None:
+        super().__init__(name, **options)
+        self._start_runtime((*parameters, self.AUTOSTART))
+
+    def autostart(self) -> None:
+        """Configure and activate; end with status 1 where a transition fails."""
+        for transition in (self.trigger_configure, self.trigger_activate):
+            if transition() != TransitionCallbackReturn.SUCCESS:
+                self.finish(1, f"{transition.__name__.removeprefix('trigger_')} failed")
+                return
+
+
+def run_node(create: Callable[[], RuntimeNode | RuntimeLifecycleNode], arguments: Sequence[str] | None = None) -> int:
+    """Run one node until it is told to stop or ends itself. Returns the exit status: 0 for SIGINT and SIGTERM too, 2
+    for wrong settings (a ParameterError or another error of this package: one line, no traceback).
+    """
+    _die_with_supervisor()
+    with rclpy.init(args=None if arguments is None else list(arguments)):
+        node: RuntimeNode | RuntimeLifecycleNode | None = None
+        try:
+            node = create()
+            return _spin(node)
+        except (KeyboardInterrupt, ExternalShutdownException):
+            return 0
+        except Exception as error:
+            if not is_user_error(error):
+                raise
+            name = node.get_name() if node is not None else create.__name__
+            rclpy.logging.get_logger(name).fatal(str(error))
+            return USAGE_ERROR
+        finally:
+            if node is not None:
+                node.close()
+                node.destroy_node()
+
+
+def is_user_error(error: BaseException) -> bool:
+    """Whether an error says what the user can mend, so that its text is enough: those that this package defines."""
+    return isinstance(error, (ParameterError, ValueError, OSError)) and type(error).__module__.startswith(
+        "realsimloop_ros."
+    )
+
+
+def _spin(node: RuntimeNode | RuntimeLifecycleNode) -> int:
+    executor = SingleThreadedExecutor()
+    executor.add_node(node)
+    try:
+        if isinstance(node, RuntimeLifecycleNode):
+            if node.parameters["autostart"]:
+                node.autostart()
+        if not node.finished.done():
+            node.announce_ready()
+        executor.spin_until_future_complete(node.finished)
+        # spinning also ends, without a result, when a signal shut the context down
+        return int(node.finished.result()) if node.finished.done() else 0
+    finally:
+        executor.shutdown()
+
+
+def _die_with_supervisor() -> None:
+    """Ask the kernel to interrupt this process when the supervisor that started it is gone, however it went."""
+    supervisor = os.environ.get(SUPERVISOR_VARIABLE)
+    if supervisor is None or os.getppid() != int(supervisor):
+        return
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGINT)
+
+
+class LatestWorker(Generic[Item]):
+    """Runs `process` on a thread of its own, always on the newest item; what is overtaken is counted as dropped.
+
+    An exception in `process` ends the node with status 1.
+    """
+
+    def __init__(
+        self, node: RuntimeNode | RuntimeLifecycleNode, process: Callable[[Item], None], *, cause: str = "overtaken"
+    ) -> None:
+        self._node = node
+        self._process = process
+        self._cause = cause
+        self._condition = threading.Condition()
+        self._pending: list[Item] = []
+        self._stopping = False
+        self._thread = threading.Thread(target=self._run, name="worker", daemon=True)
+        self._thread.start()
+
+    def submit(self, item: Item) -> None:
+        """Hand over an item; one that still waits is dropped."""
+        with self._condition:
+            if self._pending:
+                self._node.diagnostics.count_drop(self._cause)
+            self._pending = [item]
+            self._condition.notify()
+
+    def stop(self, timeout: float = 1.0) -> None:
+        """Let the item in work end, for at most `timeout` s, and start no other."""
+        with self._condition:
+            self._stopping = True
+            self._condition.notify()
+        self._thread.join(timeout)
+
+    def _run(self) -> None:
+        while True:
+            with self._condition:
+                self._condition.wait_for(lambda: self._pending or self._stopping)
+                if self._stopping:
+                    return
+                item = self._pending.pop()
+            try:
+                self._process(item)
+            except Exception as error:
+                import traceback
+
+                self._node.get_logger().error(traceback.format_exc())
+                self._node.finish(1, f"{type(error).__name__}: {error}")
+                return
