@@ -23,10 +23,16 @@ class Command(NamedTuple):
 
 COMMANDS = {
     "up": Command("realsimloop_ros.nodes.up", "up", "Start a graph of nodes as processes."),
-    "graph": Command("realsimloop_ros.nodes.up", "show_graph", "Show nodes, parameters and arguments of a graph."),
+    "graph": Command(
+        "realsimloop_ros.nodes.up", "show_graph", "Show nodes, parameters and arguments of a graph."
+    ),
     "demo": Command("realsimloop_ros.nodes.demo", "demo", "Run the dual-arm cell and write its report."),
-    "evaluate": Command("realsimloop_ros.evaluation.commands", "evaluate", "Evaluate experiments, write a report."),
-    "import-c3d": Command("realsimloop_ros.evaluation.commands", "import_c3d", "Write a .c3d capture as a bag."),
+    "evaluate": Command(
+        "realsimloop_ros.evaluation.commands", "evaluate", "Evaluate experiments, write a report."
+    ),
+    "import-c3d": Command(
+        "realsimloop_ros.evaluation.commands", "import_c3d", "Write a .c3d capture as a bag."
+    ),
 }
 
 

@@ -15,8 +15,8 @@ DROP_PREFIX = "drops."
 
 
 class Diagnostics:
-    """Published once a second by wall clock, whatever the clock of the node; every method may be called from any
-    thread. Dropped items are counted by cause in a Counter and appear as `drops.CAUSE`.
+    """Published once a second by wall clock, whatever the clock of the node; every method may be called from
+    any thread. Dropped items are counted by cause in a Counter and appear as `drops.CAUSE`.
     """
 
     def __init__(self, node: Node) -> None:
@@ -59,7 +59,10 @@ class Diagnostics:
     def status(self) -> DiagnosticStatus:
         """What is published."""
         with self._lock:
-            figures = {**self._values, **{DROP_PREFIX + cause: str(n) for cause, n in sorted(self._drops.items())}}
+            figures = {
+                **self._values,
+                **{DROP_PREFIX + cause: str(n) for cause, n in sorted(self._drops.items())},
+            }
             return DiagnosticStatus(
                 level=self._level,
                 name=self._node.get_fully_qualified_name().lstrip("/"),

@@ -83,8 +83,9 @@ class Graph:
 
 @dataclass(frozen=True)
 class GraphArgument:
-    """What a user may set with `name:=value`, in launch and in `realsimloop up`. `kind` is str, int, float or bool;
-    a required argument has no default.
+    """What a user may set with `name:=value`, in launch and in `realsimloop up`.
+
+    kind: str, int, float or bool; default: None where the user must give a value.
     """
 
     name: str
@@ -141,8 +142,9 @@ def dual_arm_graph(
 ) -> Graph:
     """The twin beside the virtual cell.
 
-    cell: cell file (path or name in config/cells); scenario: what the cell's stand-in does and is made of (path or
-    name in config/scenarios); seed: of all its noise; duration: s of virtual time, 0 is the scenario's own.
+    cell: cell file (path or name in config/cells); scenario: what the cell's stand-in does and is made of
+    (path or name in config/scenarios); seed: of all its noise; duration: s of virtual time, 0 is the
+    scenario's own.
     """
     cell_file = str(configuration_file("cells", cell))
     twin = _twin_nodes(cell_file, namespace) + _recorder(record, namespace)
@@ -205,7 +207,12 @@ GRAPHS: Mapping[str, GraphDefinition] = {
         "the twin beside a virtual cell of two arms that hold a bar",
         (
             CELL,
-            GraphArgument("scenario", str, "what the virtual cell does: a path, or a name in config/scenarios", "dual_arm"),
+            GraphArgument(
+                "scenario",
+                str,
+                "scenario of the virtual cell: a path, or a name in config/scenarios",
+                "dual_arm",
+            ),
             GraphArgument("seed", int, "seed of the virtual cell's noise", 0),
             GraphArgument("duration", float, "s of virtual time; 0: as long as the scenario", 0.0),
             NAMESPACE,
@@ -238,8 +245,8 @@ def graph_definition(name: str) -> GraphDefinition:
 
 
 def build_graph(name: str, settings: Mapping[str, str]) -> Graph:
-    """The graph `name` with `settings`: arguments of the graph, and `node.parameter` for any node's parameter, whose
-    value is read as YAML. Raises GraphError naming what does not exist.
+    """The graph `name` with `settings`: arguments of the graph, and `node.parameter` for any node's
+    parameter, whose value is read as YAML. Raises GraphError naming what does not exist.
     """
     definition = graph_definition(name)
     known = {argument.name: argument for argument in definition.arguments}
@@ -253,9 +260,13 @@ def build_graph(name: str, settings: Mapping[str, str]) -> Graph:
             changes.setdefault(node, {})[parameter] = yaml.safe_load(text)
         else:
             raise GraphError(
-                f"graph {name} has no argument {key!r}; it has {', '.join(known)}, and NODE.PARAMETER of every node"
+                f"graph {name} has no argument {key!r}; it has {', '.join(known)}, and NODE.PARAMETER"
             )
-    missing = [argument.name for argument in definition.arguments if argument.required and argument.name not in values]
+    missing = [
+        argument.name
+        for argument in definition.arguments
+        if argument.required and argument.name not in values
+    ]
     if missing:
         raise GraphError(f"graph {name} needs the argument {', '.join(f'{key}:=...' for key in missing)}")
     return definition.build(**values).with_parameters(changes)
@@ -278,13 +289,15 @@ def _recorder(bag: str, namespace: str) -> tuple[NodeSpecification, ...]:
         raise GraphError(f"argument record: {path} exists already; name a folder that does not")
     parameters: dict[str, ParameterValue] = {"bag": str(path), "use_sim_time": True}
     return (
-        NodeSpecification("recorder", "recorder", namespace=namespace, parameters=parameters, stops_last=True),
+        NodeSpecification(
+            "recorder", "recorder", namespace=namespace, parameters=parameters, stops_last=True
+        ),
     )
 
 
 def _arm_displays(namespace: str) -> tuple[NodeSpecification, ...]:
-    """The publishers of the arms' link frames, where robot_state_publisher is installed. Both read the description of
-    the whole cell, each moves the joints that its arm reports.
+    """The publishers of the arms' link frames, where robot_state_publisher is installed. Both read the
+    description of the whole cell, each moves the joints that its arm reports.
     """
     if package_prefix("robot_state_publisher") is None:
         return ()

@@ -28,15 +28,17 @@ _OF_RCLPY = ("use_sim_time", "start_type_description_service", "qos_overrides.")
 
 
 class ParameterError(ValueError):
-    """A parameter of a node is missing, unknown or has a wrong value; the text names node, parameter and remedy."""
+    """A parameter is missing, unknown or has a wrong value; the text names node, parameter and remedy."""
 
 
 @dataclass(frozen=True)
 class Parameter:
     """One parameter of a node, fixed while the node runs.
 
-    kind: bool, int, float or str, with [] behind it for a list; default: None where the user must give a value;
-    unit: SI unit of a number; minimum, maximum: inclusive bounds of a number; choices: allowed values of a str.
+    kind: bool, int, float or str, with [] behind it for a list; default: None where the user must give a
+    value;
+    unit: SI unit of a number; minimum, maximum: inclusive bounds of a number; choices: allowed values of a
+    str.
     """
 
     name: str
@@ -80,8 +82,8 @@ class Parameter:
 
 
 def declare_parameters(node: Node, parameters: Sequence[Parameter]) -> dict[str, Any]:
-    """Declare `parameters` and return their values by name. Raises ParameterError for a missing value, a wrong type, a
-    value out of range, and a value given for a parameter that the node does not have.
+    """Declare `parameters` and return their values by name. Raises ParameterError for a missing value, a
+    wrong type, a value out of range, and a value given for a parameter that the node does not have.
     """
     _refuse_unknown(node, parameters)
     return {parameter.name: _declare(node, parameter) for parameter in parameters}
@@ -92,14 +94,21 @@ def parameter_table(parameters: Sequence[Parameter]) -> str:
     lines = ["| parameter | type | default | allowed | meaning |", "|---|---|---|---|---|"]
     for parameter in parameters:
         default = "(required)" if parameter.default is None else f"`{parameter.default}`"
-        cells = (f"`{parameter.name}`", parameter.kind, default, parameter.range_text(), parameter._sentence())
+        cells = (
+            f"`{parameter.name}`",
+            parameter.kind,
+            default,
+            parameter.range_text(),
+            parameter._sentence(),
+        )
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
 def _refuse_unknown(node: Node, parameters: Sequence[Parameter]) -> None:
     known = {parameter.name for parameter in parameters}
-    # rclpy keeps what the command line and parameter files set for this node here, and offers no public access
+    # rclpy keeps what the command line and parameter files set for this node here, and offers no public
+    # access
     for name in node._parameter_overrides:
         if name not in known and not name.startswith(_OF_RCLPY):
             raise ParameterError(

@@ -1,11 +1,11 @@
 """What every node shares: a clean start and end, its parameters, and its state of health.
 
-    class Stress(RuntimeNode):
-        def __init__(self) -> None:
-            super().__init__("stress", PARAMETERS)
+class Stress(RuntimeNode):
+    def __init__(self) -> None:
+        super().__init__("stress", PARAMETERS)
 
-    def main() -> int:
-        return run_node(Stress)
+def main() -> int:
+    return run_node(Stress)
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import ctypes
 import os
 import signal
 import threading
+import traceback
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar
 
@@ -39,8 +40,8 @@ Item = TypeVar("Item")
 class _Runtime:
     """Parameters, health and end of a node; mixed into plain and lifecycle nodes.
 
-    parameters: values by name; diagnostics: see Diagnostics; finished: done with the exit status when the node ends
-    itself.
+    parameters: values by name; diagnostics: see Diagnostics; finished: done with the exit status when the
+    node ends itself.
     """
 
     parameters: dict[str, Any]
@@ -55,7 +56,9 @@ class _Runtime:
         self._ready_publisher = self.create_publisher(String, "ready", READY)
 
     def finish(self, status: int = 0, reason: str = "") -> None:
-        """End the process with `status`, from any thread. A reason is logged, as an error unless status is 0."""
+        """End the process with `status`, from any thread. A reason is logged, as an error unless status is
+        0.
+        """
         assert isinstance(self, Node)
         if self.finished.done():
             return
@@ -85,8 +88,8 @@ class RuntimeNode(_Runtime, Node):
 class RuntimeLifecycleNode(_Runtime, LifecycleNode):
     """A node with compiled code: it compiles in `on_configure`, and while active nothing compiles.
 
-    With the parameter `autostart` (the default) it configures and activates itself, so it runs without a lifecycle
-    manager. Raises ParameterError.
+    With the parameter `autostart` (the default) it configures and activates itself, so it runs without a
+    lifecycle manager. Raises ParameterError.
     """
 
     AUTOSTART = Parameter("autostart", "bool", "configure and activate at start", True)
@@ -103,9 +106,11 @@ class RuntimeLifecycleNode(_Runtime, LifecycleNode):
                 return
 
 
-def run_node(create: Callable[[], RuntimeNode | RuntimeLifecycleNode], arguments: Sequence[str] | None = None) -> int:
-    """Run one node until it is told to stop or ends itself. Returns the exit status: 0 for SIGINT and SIGTERM too, 2
-    for wrong settings (a ParameterError or another error of this package: one line, no traceback).
+def run_node(
+    create: Callable[[], RuntimeNode | RuntimeLifecycleNode], arguments: Sequence[str] | None = None
+) -> int:
+    """Run one node until it is told to stop or ends itself. Returns the exit status: 0 for SIGINT and SIGTERM
+    too, 2 for wrong settings (a ParameterError or another error of this package: one line, no traceback).
     """
     _die_with_supervisor()
     with rclpy.init(args=None if arguments is None else list(arguments)):
@@ -128,7 +133,9 @@ def run_node(create: Callable[[], RuntimeNode | RuntimeLifecycleNode], arguments
 
 
 def is_user_error(error: BaseException) -> bool:
-    """Whether an error says what the user can mend, so that its text is enough: those that this package defines."""
+    """Whether the error's text is enough for the user to mend it: that of the errors which this package
+    defines.
+    """
     return isinstance(error, (ParameterError, ValueError, OSError)) and type(error).__module__.startswith(
         "realsimloop_ros."
     )
@@ -138,20 +145,22 @@ def _spin(node: RuntimeNode | RuntimeLifecycleNode) -> int:
     executor = SingleThreadedExecutor()
     executor.add_node(node)
     try:
-        if isinstance(node, RuntimeLifecycleNode):
-            if node.parameters["autostart"]:
-                node.autostart()
+        if isinstance(node, RuntimeLifecycleNode) and node.parameters["autostart"]:
+            node.autostart()
         if not node.finished.done():
             node.announce_ready()
         executor.spin_until_future_complete(node.finished)
         # spinning also ends, without a result, when a signal shut the context down
-        return int(node.finished.result()) if node.finished.done() else 0
+        status = node.finished.result()
+        return 0 if status is None else int(status)
     finally:
         executor.shutdown()
 
 
 def _die_with_supervisor() -> None:
-    """Ask the kernel to interrupt this process when the supervisor that started it is gone, however it went."""
+    """Ask the kernel to interrupt this process when the supervisor that started it is gone, however it
+    went.
+    """
     supervisor = os.environ.get(SUPERVISOR_VARIABLE)
     if supervisor is None or os.getppid() != int(supervisor):
         return
@@ -159,13 +168,18 @@ def _die_with_supervisor() -> None:
 
 
 class LatestWorker(Generic[Item]):
-    """Runs `process` on a thread of its own, always on the newest item; what is overtaken is counted as dropped.
+    """Runs `process` on a thread of its own, always on the newest item; what is overtaken is counted as
+    dropped.
 
     An exception in `process` ends the node with status 1.
     """
 
     def __init__(
-        self, node: RuntimeNode | RuntimeLifecycleNode, process: Callable[[Item], None], *, cause: str = "overtaken"
+        self,
+        node: RuntimeNode | RuntimeLifecycleNode,
+        process: Callable[[Item], None],
+        *,
+        cause: str = "overtaken",
     ) -> None:
         self._node = node
         self._process = process
@@ -201,8 +215,6 @@ class LatestWorker(Generic[Item]):
             try:
                 self._process(item)
             except Exception as error:
-                import traceback
-
                 self._node.get_logger().error(traceback.format_exc())
                 self._node.finish(1, f"{type(error).__name__}: {error}")
                 return
