@@ -7,11 +7,13 @@ from dataclasses import dataclass, field, fields
 from functools import cached_property
 
 import numpy as np
+import scipy.sparse as sp
 import trimesh
 from numpy.typing import NDArray
+from scipy.sparse.csgraph import connected_components
 
 from realsimloop_ros.body.poses import IDENTITY_POSE, checked_poses
-from realsimloop_ros.body.shape_functions import EDGES, rest_gradients, shape_values
+from realsimloop_ros.body.shape_functions import EDGES, refined_coordinates, rest_gradients, shape_values
 
 
 class InvalidBodyError(ValueError):
@@ -50,7 +52,8 @@ class HungWeight:
 class Attachment:
     """Points bound to tets.
 
-    tet: (k,) index; weights: (k, a) of the tet's nodes; gradients: (k, a, 3) of the shape functions there, 1/m.
+    tet: (k,) index; weights: (k, a) of the tet's nodes; gradients: (k, a, 3) of the
+    shape functions there, 1/m.
     """
 
     tet: NDArray[np.int64]
@@ -130,8 +133,10 @@ class Body:
 
 def _feed(digest: hashlib._Hash, value: object) -> None:
     if isinstance(value, np.ndarray):
-        digest.update(f"{value.dtype.kind}{value.shape}".encode())
-        digest.update(np.ascontiguousarray(value).tobytes())
+        # the same numbers give the same hash whatever the width they are held in
+        wide = value.astype("<f8" if value.dtype.kind == "f" else "<i8")
+        digest.update(f"{wide.dtype.kind}{wide.shape}".encode())
+        digest.update(wide.tobytes())
     elif isinstance(value, tuple):
         digest.update(f"({len(value)}".encode())
         for item in value:
@@ -167,8 +172,8 @@ def _validate(body: Body) -> None:
     if volumes.min() <= 0.0:
         bad = int(volumes.argmin())
         raise InvalidBodyError(
-            f"tets: tet {bad} has volume {volumes[bad]:.3g} m^3 at rest ({int((volumes <= 0).sum())} such tets); "
-            "reorder its corners or repair the mesh"
+            f"tets: tet {bad} has volume {volumes[bad]:.3g} m^3 at rest "
+            f"({int((volumes <= 0).sum())} such tets); reorder its corners or repair the mesh"
         )
     unused = np.setdiff1d(np.arange(len(x)), tets)
     if len(unused):
@@ -179,7 +184,8 @@ def _validate(body: Body) -> None:
         raise InvalidBodyError(f"zone_of_tet: shape {body.zone_of_tet.shape}, expected ({len(tets)},)")
     if not body.zones or body.zone_of_tet.min() < 0 or body.zone_of_tet.max() >= len(body.zones):
         raise InvalidBodyError(
-            f"zone_of_tet: values {body.zone_of_tet.min()}..{body.zone_of_tet.max()}, but zones are {body.zone_names}"
+            f"zone_of_tet: values {body.zone_of_tet.min()}..{body.zone_of_tet.max()}, "
+            f"but the zones are {body.zone_names}"
         )
     for label, names in (
         ("zones", body.zone_names),
@@ -197,10 +203,9 @@ def _validate(body: Body) -> None:
         if not (body.zone_of_tet == index).any():
             raise InvalidBodyError(f"zones.{zone.name}: holds no tet; widen its region or remove the zone")
     _validate_holds(body)
-    if (body.markers is None) != (len(body.marker_names) == 0) or (
-        body.markers is not None and len(body.markers) != len(body.marker_names)
-    ):
-        raise InvalidBodyError(f"markers: their number differs from that of marker_names {body.marker_names}")
+    _validate_connection(body)
+    _validate_weights(body)
+    _validate_markers(body)
 
 
 def _validate_holds(body: Body) -> None:
@@ -216,6 +221,8 @@ def _validate_holds(body: Body) -> None:
             )
         if len(vertices) and (vertices.min() < 0 or vertices.max() >= n):
             raise InvalidBodyError(f"{label}: vertex indices outside 0..{n - 1}")
+        if len(np.unique(vertices)) != len(vertices):
+            raise InvalidBodyError(f"{label}: names vertices twice; name each once")
         if taken[vertices].any():
             raise InvalidBodyError(
                 f"{label}: shares vertices with another grip or the fixed ones; separate them"
@@ -225,11 +232,63 @@ def _validate_holds(body: Body) -> None:
         checked_poses(grip.rest_pose, f"grips.{grip.name}.rest_pose")
     if taken.all():
         raise InvalidBodyError("grips: every vertex is held, nothing can deform; narrow the grips")
+
+
+def _validate_connection(body: Body) -> None:
+    """Every connected part needs a hold; a body without any hold flies freely, but only in one piece."""
+    n = len(body.rest_positions)
+    first = np.repeat(body.tets[:, :1], body.nodes_per_tet - 1, axis=1).ravel()
+    links = sp.coo_matrix((np.ones(len(first), bool), (first, body.tets[:, 1:].ravel())), shape=(n, n))
+    count, part = connected_components(links, directed=False)
+    if count == 1:
+        return
+    loose = np.setdiff1d(np.arange(count), part[body.held_vertices])
+    if len(loose):
+        vertices = np.flatnonzero(part == loose[0])
+        where = np.round(body.rest_positions[vertices].mean(axis=0), 6).tolist()
+        raise InvalidBodyError(
+            f"tets: the mesh falls into {count} parts and nothing holds {len(loose)} of them (the first has "
+            f"{len(vertices)} vertices about {where} m); merge double vertices, drop the part, "
+            "or grip or fix it"
+        )
+
+
+def _validate_weights(body: Body) -> None:
+    n = len(body.rest_positions)
     for weight in body.hung_weights:
+        label = f"hung_weights.{weight.name}"
         if not (np.isfinite(weight.mass) and weight.mass >= 0.0):
-            raise InvalidBodyError(f"hung_weights.{weight.name}.mass: {weight.mass}, expected kg >= 0")
-        if len(weight.vertices) == 0 or abs(float(weight.weights.sum()) - 1.0) > 1e-9:
-            raise InvalidBodyError(f"hung_weights.{weight.name}: needs vertices, and weights that sum to one")
+            raise InvalidBodyError(f"{label}.mass: {weight.mass}, expected kg >= 0")
+        if len(weight.vertices) == 0 or weight.weights.shape != weight.vertices.shape:
+            raise InvalidBodyError(
+                f"{label}: {len(weight.vertices)} vertices and {len(weight.weights)} weights, "
+                "expected one weight per vertex and at least one"
+            )
+        if weight.vertices.min() < 0 or weight.vertices.max() >= n:
+            raise InvalidBodyError(f"{label}.vertices: indices outside 0..{n - 1}")
+        if not (weight.weights >= 0.0).all() or abs(float(weight.weights.sum()) - 1.0) > 1e-9:
+            raise InvalidBodyError(
+                f"{label}.weights: sum {weight.weights.sum()}, smallest {weight.weights.min()}; "
+                "expected none negative and a sum of one"
+            )
+
+
+def _validate_markers(body: Body) -> None:
+    markers = body.markers
+    if (0 if markers is None else len(markers)) != len(body.marker_names):
+        raise InvalidBodyError(f"markers: their number differs from that of marker_names {body.marker_names}")
+    if markers is None:
+        return
+    k, a = len(markers), body.nodes_per_tet
+    if markers.weights.shape != (k, a) or markers.gradients.shape != (k, a, 3):
+        raise InvalidBodyError(
+            f"markers: weights {markers.weights.shape} and gradients {markers.gradients.shape}, expected "
+            f"({k}, {a}) and ({k}, {a}, 3); bind them anew with bind_points"
+        )
+    if k and (markers.tet.min() < 0 or markers.tet.max() >= len(body.tets)):
+        raise InvalidBodyError(f"markers.tet: indices outside 0..{len(body.tets) - 1}; bind them anew")
+    if not (np.isfinite(markers.weights).all() and np.isfinite(markers.gradients).all()):
+        raise InvalidBodyError("markers: weights or gradients are not finite; bind them anew")
 
 
 # the face opposite each corner, its corners counter-clockwise seen from outside
@@ -263,8 +322,8 @@ def bind_points(body: Body, points: NDArray[np.float64]) -> Attachment:
     """Bind points (k, 3), rest coordinates in m, to the tets that hold them.
 
     A point outside the body is carried by the nearest surface point and the deformation gradient there (first
-    order extension of the displacement field): a marker that stands off a free surface moves nearly rigidly with
-    its patch, and its position stays linear in the vertices.
+    order extension of the displacement field): a marker that stands off a free surface moves nearly rigidly
+    with its patch, and its position stays linear in the vertices.
     """
     points = np.atleast_2d(np.asarray(points, dtype=np.float64))
     if points.shape[1] != 3 or not np.isfinite(points).all():
@@ -281,6 +340,7 @@ def bind_points(body: Body, points: NDArray[np.float64]) -> Attachment:
             feet[k], tet[k] = candidates[nearest], face_tet[nearest]
         barycentric[outside] = _barycentric(body, tet[outside], feet[outside])
     nodes = body.rest_positions[body.tets[tet]]
+    barycentric = refined_coordinates(nodes, barycentric, feet)
     gradients, _ = rest_gradients(nodes, barycentric)
     weights = shape_values(barycentric, body.nodes_per_tet)
     weights = weights + np.einsum("kai,ki->ka", gradients, points - feet)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import tempfile
+import zipfile
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -26,7 +28,7 @@ from realsimloop_ros.body.body import (
     bind_points,
 )
 from realsimloop_ros.body.meshing import Mesh, box_bar, mesh_from_surface, read_tetrahedral_mesh
-from realsimloop_ros.body.poses import IDENTITY_POSE
+from realsimloop_ros.body.poses import IDENTITY_POSE, InvalidPoseError
 from realsimloop_ros.body.shape_functions import EDGES
 
 _FORMAT = "realsimloop-body-1"
@@ -34,7 +36,7 @@ _FORMAT = "realsimloop-body-1"
 
 @contextmanager
 def atomic_write(path: Path) -> Iterator[Path]:
-    """A temporary path beside `path` that replaces it when the block ends well, and vanishes when it does not."""
+    """A temporary path beside `path`: replaces it when the block ends well, vanishes when it does not."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.stem}.", suffix=path.suffix)
@@ -46,7 +48,7 @@ def atomic_write(path: Path) -> Iterator[Path]:
         umask = os.umask(0)
         os.umask(umask)
         temporary.chmod(0o666 & ~umask)
-        os.replace(temporary, path)
+        temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
 
@@ -62,10 +64,21 @@ def load_body(path: Path) -> Body:
     if not Path(path).is_file():
         raise InvalidBodyError(f"body: {path} does not exist")
     try:
+        with zipfile.ZipFile(path):
+            pass  # numpy would take other formats too, and name pickles in its complaint about text
         with np.load(path, allow_pickle=False) as archive:
-            return body_from_arrays({key: archive[key] for key in archive.files})
-    except (OSError, EOFError, KeyError, ValueError) as error:
-        raise InvalidBodyError(f"body: {path} is not a body file ({error})") from error
+            arrays = {key: archive[key] for key in archive.files}
+        return body_from_arrays(arrays)
+    except InvalidBodyError as error:
+        raise InvalidBodyError(f"{path}: {error}") from error
+    except KeyError as error:
+        raise InvalidBodyError(
+            f"{path}: not a body file, {error} is missing; write it with save_body"
+        ) from error
+    except (OSError, EOFError, ValueError, zipfile.BadZipFile, zlib.error) as error:
+        raise InvalidBodyError(
+            f"{path}: not a body file, or a damaged one ({error}); write it with save_body"
+        ) from error
 
 
 def body_arrays(body: Body) -> dict[str, NDArray]:
@@ -98,10 +111,9 @@ def body_arrays(body: Body) -> dict[str, NDArray]:
 def body_from_arrays(arrays: dict[str, NDArray]) -> Body:
     """The inverse of body_arrays."""
     header = json.loads(str(arrays["header"]))
-    if header.get("format") != _FORMAT:
-        raise InvalidBodyError(
-            f"body: format {header.get('format')!r}, expected {_FORMAT!r}; write the file anew"
-        )
+    found = header.get("format") if isinstance(header, dict) else None
+    if found != _FORMAT:
+        raise InvalidBodyError(f"body: format {found!r}, expected {_FORMAT!r}; write the file anew")
     markers = None
     if header["marker_names"]:
         markers = Attachment(arrays["markers_tet"], arrays["markers_weights"], arrays["markers_gradients"])
@@ -283,8 +295,8 @@ def load_body_specification(path: Path) -> Body:
     if not path.is_file():
         raise InvalidBodyError(f"body specification: {path} does not exist")
     try:
-        specification = BodySpecification.model_validate(yaml.safe_load(path.read_text()))
-    except yaml.YAMLError as error:
+        specification = BodySpecification.model_validate(yaml.safe_load(path.read_text(encoding="utf-8")))
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise InvalidBodyError(f"{path}: not valid YAML ({error})") from error
     except ValidationError as error:
         lines = [
@@ -292,7 +304,10 @@ def load_body_specification(path: Path) -> Body:
             for e in error.errors()
         ]
         raise InvalidBodyError(f"{path}: " + "; ".join(lines)) from error
-    return specification.build(path.parent)
+    try:
+        return specification.build(path.parent)
+    except (InvalidBodyError, InvalidPoseError) as error:
+        raise InvalidBodyError(f"{path}: {error}") from error
 
 
 def _bounds(x: NDArray[np.float64]) -> str:
@@ -302,23 +317,23 @@ def _bounds(x: NDArray[np.float64]) -> str:
 def _edge_weights(
     x: NDArray[np.float64], tets: NDArray[np.int64], vertices: NDArray[np.int64]
 ) -> NDArray[np.float64]:
-    """Consistent weights of a load spread evenly over a region's vertices, sum one.
+    """Consistent weights of a load spread evenly along the mesh edges in a region, sum one.
 
-    Along an edge of quadratic elements the corners of each segment carry 1/6 and the middle 4/6; where the
+    The ends of a linear segment carry 1/2 each, of a quadratic one 1/6 each and its middle 4/6; where the
     region holds no whole edge every vertex carries the same.
     """
     weights = np.zeros(len(x))
+    chosen = np.zeros(len(x), bool)
+    chosen[vertices] = True
+    segments = tets[:, EDGES].reshape(-1, 2)
+    shares = np.array([1.0, 1.0]) / 2.0
     if tets.shape[1] == 10:
-        chosen = np.zeros(len(x), bool)
-        chosen[vertices] = True
-        segments = np.concatenate(
-            [np.stack([tets[:, a], tets[:, b], tets[:, 4 + k]], axis=1) for k, (a, b) in enumerate(EDGES)]
-        )
-        segments = segments[chosen[segments].all(axis=1)]
-        _, first = np.unique(segments[:, 2], return_index=True)
-        for a, b, middle in segments[first]:
-            length = float(np.linalg.norm(x[b] - x[a]))
-            weights[[a, b, middle]] += length * np.array([1.0, 1.0, 4.0]) / 6.0
+        segments = np.concatenate([segments, tets[:, 4:].reshape(-1, 1)], axis=1)
+        shares = np.array([1.0, 1.0, 4.0]) / 6.0
+    segments = segments[chosen[segments].all(axis=1)]
+    _, first = np.unique(np.sort(segments[:, :2], axis=1), axis=0, return_index=True)
+    for segment in segments[first]:
+        weights[segment] += float(np.linalg.norm(x[segment[1]] - x[segment[0]])) * shares
     if weights.sum() == 0.0:
         weights[vertices] = 1.0
     return (weights / weights.sum())[vertices]

@@ -27,7 +27,7 @@ def box_bar(
     origin: tuple[float, float, float] = (0.0, 0.0, 0.0),
     quadratic: bool = True,
 ) -> Mesh:
-    """A box of length x width x height (m, along x, y, z) in 6 tets per cell; `origin` is its lowest corner."""
+    """A box, length x width x height (m, along x, y, z), 6 tets per cell; `origin` is its lowest corner."""
     size = np.array([length, width, height])
     counts = np.array(divisions)
     if not (np.isfinite(size).all() and (size > 0).all()):
@@ -110,9 +110,9 @@ def mesh_from_surface(path: Path, *, scale: float = 1.0, edge_length: float, qua
 
     vertices = np.asarray(surface.vertices, np.float64) * scale
     diagonal = float(np.linalg.norm(np.ptp(vertices, axis=0)))
-    x, tets = pytetwild.tetrahedralize(
+    points, cells = pytetwild.tetrahedralize(
         vertices, np.asarray(surface.faces, np.int32), edge_length_fac=edge_length / diagonal, quiet=True
     )
-    x = np.asarray(x, np.float64)
-    tets = positively_oriented(x, np.asarray(tets, np.int64)[:, :4])
+    x = np.asarray(points, np.float64)
+    tets = positively_oriented(x, np.asarray(cells, np.int64)[:, :4])
     return to_quadratic(x, tets) if quadratic else (x, tets)

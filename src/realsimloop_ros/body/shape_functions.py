@@ -40,7 +40,7 @@ def rest_gradients(
     """Gradients of the shape functions with respect to rest coordinates, and the Jacobian determinant.
 
     nodes: (..., a, 3) rest positions of one tet's nodes, m; barycentric: (..., 4), broadcast against nodes.
-    Returns gradients (..., a, 3) in 1/m and det dX/dxi (...,) in m^3 (six times the volume of a straight tet).
+    Returns gradients (..., a, 3) in 1/m and det dX/dxi (...,) in m^3, six times the volume of a straight tet.
     """
     derivatives = shape_derivatives(barycentric, nodes.shape[-2])
     # the reference coordinates are the last three barycentric ones, the first is one minus their sum
@@ -48,3 +48,25 @@ def rest_gradients(
     jacobian = np.einsum("...ai,...ak->...ik", nodes, reference)
     gradients = np.einsum("...ak,...ki->...ai", reference, np.linalg.inv(jacobian))
     return gradients, np.linalg.det(jacobian)
+
+
+def refined_coordinates(
+    nodes: NDArray[np.float64], barycentric: NDArray[np.float64], points: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Barycentric coordinates (k, 4) at which elements pass through points (k, 3), by Newton's method.
+
+    nodes: (k, a, 3) m; barycentric: (k, 4), those of the corner tets. They are the answer already where edges
+    are straight; where a curved element does not reach a point the last iterate is returned.
+    """
+    refined = barycentric.copy()
+    scale = float(np.abs(nodes).max(initial=1.0))
+    for _ in range(10):
+        values = shape_values(refined, nodes.shape[-2])
+        missed = points - np.einsum("ka,kai->ki", values, nodes)
+        if np.abs(missed).max(initial=0.0) <= 1e-14 * scale:
+            break
+        derivatives = shape_derivatives(refined, nodes.shape[-2])
+        jacobian = np.einsum("kai,kaj->kij", nodes, derivatives[..., 1:] - derivatives[..., :1])
+        change = np.linalg.solve(jacobian, missed[..., None])[..., 0]
+        refined += np.concatenate([-change.sum(axis=1, keepdims=True), change], axis=1)
+    return refined

@@ -196,7 +196,7 @@ class FullOrderSolver:
         return FullOrderState(np.repeat(positions[None], self.integrator.history, axis=0))
 
     def held_positions(self, grip_poses: NDArray[np.float64] | None) -> NDArray[np.float64]:
-        """Positions (n, 3) in which the held vertices are where grips and fixtures put them, the others at rest.
+        """Positions (n, 3) with the held vertices where grips and fixtures put them, the others at rest, m.
 
         grip_poses: (g, 7) in the order of body.grips, or None where there are none.
         """
@@ -222,8 +222,10 @@ class FullOrderSolver:
     ) -> tuple[FullOrderState, StepReport]:
         """Advance by one time step with the grips ending at grip_poses (g, 7).
 
-        external_force: (n, 3) N, dead loads beside gravity. Returns the new state and how the solve ended; a state
-        that is not CONVERGED is the best found and finite unless the input was not.
+        external_force: (n, 3) N, dead loads beside gravity. Returns the new state and how the solve ended; a
+        state that is not CONVERGED is the best found, and finite unless `state` or `grip_poses` were not.
+
+        Raises ValueError where `state` is of another integrator or body, or `grip_poses` is no set of poses.
         """
         h, scheme = self.time_step, self.integrator
         expected = (scheme.history, *self.body.rest_positions.shape)
@@ -267,7 +269,7 @@ class FullOrderSolver:
         if external_force is not None:
             force = force + external_force
         zero = jnp.zeros((len(self.quadrature.volume), 3, 3))
-        elastic = material._replace(viscosity=np.zeros_like(material.viscosity))
+        elastic = material._replace(viscosity=jnp.zeros_like(material.viscosity))
         report = StepReport(SolveResult.CONVERGED, 0, 0.0, 0)
         for load in np.linspace(0.0, 1.0, load_steps + 1)[1:]:
             start = x.copy()
@@ -362,7 +364,7 @@ class FullOrderSolver:
         x = start.copy()
         value, size = objective(x)
         if not np.isfinite(value):
-            # the input is not finite, or so far off that the energy overflows: there is nothing to descend from
+            # the input is not finite, or so far off that the energy overflows: nothing to descend from
             return start, StepReport(SolveResult.NON_FINITE, 0, np.inf, 0)
         move = np.inf
         for iteration in range(1, self._max_iterations + 1):

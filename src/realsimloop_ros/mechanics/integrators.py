@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Integrator:
-    """inertia: factor of M/h^2; predictor: weights of past positions; rate: weights of present and past values."""
+    """inertia: factor of M/h^2; predictor: weights of past positions; rate: of present and past values."""
 
     name: str
     inertia: float

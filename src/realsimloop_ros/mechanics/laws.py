@@ -1,7 +1,7 @@
 """Hyperelastic laws, isotropic, as functions of two invariants, and the viscosity that goes with any of them.
 
 Writing the energy in I = tr(F^T F) and J = det F alone gives stress and tangent in closed form from the five
-scalar derivatives, for every law (Psi_I is dPsi/dI and so on, cof F = J F^-T, f and g the flattened 2F, cof F):
+scalar derivatives, for every law (Psi_I is dPsi/dI and so on, cof F = J F^-T, f = 2F and g = cof F, flat):
 
     P       = 2 Psi_I F + Psi_J cof F
     dP/dF   = 2 Psi_I 1 + Psi_II f f^T + Psi_IJ (f g^T + g f^T) + Psi_JJ g g^T + Psi_J d(cof F)/dF
@@ -46,7 +46,7 @@ class MaterialLaw(eqx.Module):
 
 
 class StableNeoHookean(MaterialLaw):
-    """Smith, de Goes, Kim: Stable Neo-Hookean Flesh Simulation, 2018, reparametrised to agree with E and nu."""
+    """Smith, de Goes, Kim: Stable Neo-Hookean Flesh Simulation, 2018; small strains agree with E and nu."""
 
     def energy_density(self, invariant: Scalar, volume_ratio: Scalar, elasticity: Elasticity) -> Scalar:
         mu, lam = lame_parameters(*elasticity)
@@ -71,8 +71,8 @@ class Yeoh(MaterialLaw):
     def energy_density(self, invariant: Scalar, volume_ratio: Scalar, elasticity: Elasticity) -> Scalar:
         mu, lam = lame_parameters(*elasticity)
         bulk = lam + 2.0 / 3.0 * mu
-        # J^(-2/3) of an inverted element: beyond J = 0.1 the power is continued as a constant, so that a Newton
-        # trial step that inverts an element yields a large finite energy and is refused by the line search
+        # J^(-2/3) of an inverted element: below J = 0.1 the power is continued as a constant, so that a
+        # Newton trial that inverts an element yields a large finite energy and the line search refuses it
         isochoric = invariant * jnp.maximum(volume_ratio, 0.1) ** (-2.0 / 3.0) - 3.0
         shear = isochoric + self.second * isochoric**2 + self.third * isochoric**3
         return 0.5 * mu * shear + 0.5 * bulk * (volume_ratio - 1.0) ** 2
@@ -142,8 +142,8 @@ def viscous_energy(
 ) -> Scalar:
     """Kelvin-Voigt dissipation as an incremental potential, J/m^3; its derivative is F (viscosity * dE/dt).
 
-    The strain rate is  dE/dt = rate * E(F) + strain_offset: what an integrator makes of the present strain and of
-    the past ones. rate: 1/s; strain_offset: (3, 3) 1/s; viscosity: Pa s.
+    The strain rate is  dE/dt = rate * E(F) + strain_offset: what an integrator makes of the present
+    strain and of the past ones. rate: 1/s; strain_offset: (3, 3) 1/s; viscosity: Pa s.
     """
     strain_rate = rate * green_strain(F) + strain_offset
     return 0.5 * viscosity / rate * jnp.sum(strain_rate**2)

@@ -30,7 +30,7 @@ def material_of(
 ) -> Material:
     """Checked material of a body; scalars hold for every zone.
 
-    Raises InvalidMaterialError naming the zone and the value: E > 0, 0 < nu <= 0.499, viscosity >= 0, all finite.
+    Raises InvalidMaterialError naming zone and value unless E > 0, 0 < nu <= 0.499 and viscosity >= 0.
     """
     zones = body.zone_names
     columns = []

@@ -57,8 +57,8 @@ def _assemble(tangents, gradients, volume, points, slots, data_of_thread):  # pr
 class StiffnessPattern:
     """Where the element entries go among the free degrees of freedom.
 
-    free: (f,) free degrees of freedom (3 vertex + axis); indices, indptr: the CSC pattern; slots: (m, 3a, 3a) data
-    index per element entry, -1 where a degree of freedom is held; diagonal: (f,) data index of the diagonal.
+    free: (f,) free degrees of freedom (3 vertex + axis); indices, indptr: the CSC pattern; slots: (m, 3a, 3a)
+    data index per element entry, -1 where a degree of freedom is held; diagonal: (f,) data indices.
     """
 
     free: NDArray[np.int64]
@@ -108,8 +108,8 @@ def assemble(
 class ReusedFactor:
     """Solves a slowly changing symmetric system by conjugate gradients, preconditioned with an old factor.
 
-    The factor is renewed when the last solve needed more than `patience` iterations, so a factorisation, by far
-    the dearest part of a Newton step, serves many matrices.
+    The factor is renewed when the last solve needed more than `patience` iterations, so a factorisation, by
+    far the dearest part of a Newton step, serves many matrices.
     """
 
     def __init__(self, patience: int = 12) -> None:
@@ -120,7 +120,7 @@ class ReusedFactor:
     def solve(
         self, matrix: sp.csc_matrix, right: NDArray[np.float64], tolerance: float
     ) -> NDArray[np.float64]:
-        """x with |matrix x - right| <= tolerance |right|; raises NegativeCurvatureError where there is none."""
+        """x with |matrix x - right| <= tolerance |right|; NegativeCurvatureError where there is none."""
         if self._factor is None:
             self._renew(matrix)
         x = self._conjugate_gradients(matrix, right, tolerance, self._patience)
