@@ -8,11 +8,8 @@ All views run at once on a pool of threads; results do not depend on how many th
 from __future__ import annotations
 
 import math
-import os
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -21,6 +18,7 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from realsimloop_ros.observation import splat_kernels, splat_projection
 from realsimloop_ros.observation.cameras import PinholeViews
+from realsimloop_ros.observation.threads import core_count, run_side_by_side
 
 Array = NDArray[np.floating]
 
@@ -128,7 +126,7 @@ def render(gaussians: Gaussians, views: PinholeViews, dtype: DTypeLike = np.floa
             last[view],
         )
 
-    _run([partial(draw, *band) for band in _bands(views)])
+    run_side_by_side([partial(draw, *band) for band in _bands(views)])
     return Rendering(gaussians, views, image, last, projection)
 
 
@@ -166,7 +164,7 @@ def render_tangents(
             polynomials[view],
         )
 
-    _run([partial(project, view) for view in range(views.count)])
+    run_side_by_side([partial(project, view) for view in range(views.count)])
     layers = np.zeros((views.count, views.height, views.width, 1 + directions, 4), dtype)
     layers[..., 0, 3] = 1
 
@@ -183,7 +181,7 @@ def render_tangents(
             layers[view],
         )
 
-    _run([partial(draw, *band) for band in _bands(views)])
+    run_side_by_side([partial(draw, *band) for band in _bands(views)])
     return layers
 
 
@@ -231,7 +229,7 @@ def render_transpose(rendering: Rendering, gradient_image: Array) -> SplatGradie
             covariances[view],
         )
 
-    _run([partial(pull_back, view) for view in range(views.count)])
+    run_side_by_side([partial(pull_back, view) for view in range(views.count)])
     return SplatGradient(
         centres.sum(0),
         covariances.sum(0),
@@ -319,7 +317,7 @@ def _project(gaussians: Gaussians, views: PinholeViews, dtype: DTypeLike) -> Pro
         # stable, so that equal depths keep one order on every machine
         order[view] = drawn[np.argsort(depth[view][drawn], kind="stable")]
 
-    _run([partial(project, view) for view in range(views.count)])
+    run_side_by_side([partial(project, view) for view in range(views.count)])
     return Projection(
         xy,
         conic,
@@ -330,28 +328,9 @@ def _project(gaussians: Gaussians, views: PinholeViews, dtype: DTypeLike) -> Pro
     )
 
 
-def _thread_count() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-@cache
-def _pool() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(_thread_count(), thread_name_prefix="splats")
-
-
-def _run(tasks: list[Callable[[], None]]) -> None:
-    """Runs the tasks on all cores; the kernels inside release the GIL."""
-    if len(tasks) == 1 or _thread_count() == 1:
-        for task in tasks:
-            task()
-        return
-    for future in [_pool().submit(task) for task in tasks]:
-        future.result()
-
-
 def _bands(views: PinholeViews) -> list[tuple[int, int, int]]:
     """(view, first row, end row): enough bands to keep every core busy, of equal heights."""
-    per_view = max(1, math.ceil(_thread_count() / views.count))
+    per_view = max(1, math.ceil(core_count() / views.count))
     edges = np.linspace(0, views.height, per_view + 1).astype(int)
     return [
         (view, int(first), int(end))

@@ -1,0 +1,378 @@
+"""How well the splats at a predicted state explain the camera images: loss, gradient and Gauss-Newton matrix.
+
+Per pixel of camera k, with C and T the drawn colour and transmittance, b the constant background, Y the image inside
+the mask and b outside of it, M the mask (0 or 1) and g_k the camera's exposure gain:
+
+    L = 1/n_eff [ sum rho(|g_k C + T b - Y| / sigma_colour) + rho((1 - T - M) / sigma_silhouette)
+                  + 1/2 (g_k - 1)^2 / sigma_gain^2 ]
+
+rho is robust. g_k minimises L for the state at hand, so the gradient needs no derivative of it, and the Gauss-Newton
+matrix is the one with g_k eliminated. n_eff is the number of neighbouring pixels whose errors are one error: without
+it, a few thousand pixels would claim a precision that they do not have.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from functools import partial
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from realsimloop_ros.observation import likelihood_kernels as kernels
+from realsimloop_ros.observation.cameras import pinhole_views
+from realsimloop_ros.observation.images import MultiViewImages
+from realsimloop_ros.observation.rasterizers import (
+    Gaussians,
+    Rendering,
+    render,
+    render_tangents,
+    render_transpose,
+)
+from realsimloop_ros.observation.splats import Splats
+from realsimloop_ros.observation.threads import run_side_by_side
+
+Array = NDArray[np.float64]
+
+_KINDS = {"huber": kernels.HUBER, "geman_mcclure": kernels.GEMAN_MCCLURE}
+
+
+class ImageNoiseError(ValueError):
+    """A noise model that makes no sense; the text names field, value and remedy."""
+
+
+@dataclass(frozen=True)
+class ImageNoise:
+    """What is known about the errors of images and masks.
+
+    sigma_colour: standard deviation of a pixel's colour about the drawn one, per channel, of 0 to 1; it holds the
+        splats' own error too, not only the sensor's.
+    sigma_silhouette: of opacity about the mask.
+    correlation_length: px, over which residuals are alike (exp(-distance / length)).
+    robust: 'huber' (bounded influence) or 'geman_mcclure' (outliers lose their influence; needs a good start).
+    robust_scale: residual, in sigmas, from which on a pixel counts as an outlier.
+    sigma_gain: of a camera's exposure gain about 1.
+    background: colour over which everything is compared.
+    minimum_overlap: a camera whose mask and predicted silhouette have a smaller intersection over union is left out.
+    gain_limits: a camera whose gain lies outside is left out.
+    gain_tolerance: the gain is iterated to this change.
+    Raises ImageNoiseError.
+    """
+
+    sigma_colour: float = 0.05
+    sigma_silhouette: float = 0.3
+    correlation_length: float = 1.0
+    robust: str = "huber"
+    robust_scale: float = 3.0
+    sigma_gain: float = 0.5
+    background: tuple[float, float, float] = (0.5, 0.5, 0.5)
+    minimum_overlap: float = 0.2
+    gain_limits: tuple[float, float] = (0.2, 5.0)
+    gain_tolerance: float = 1e-7
+
+    def __post_init__(self) -> None:
+        for field in ("sigma_colour", "sigma_silhouette", "robust_scale", "sigma_gain", "gain_tolerance"):
+            value = getattr(self, field)
+            if not (math.isfinite(value) and value > 0):
+                raise ImageNoiseError(f"{field} is {value}, expected a positive number")
+        if not (math.isfinite(self.correlation_length) and 0 <= self.correlation_length <= 100):
+            raise ImageNoiseError(f"correlation_length is {self.correlation_length}, expected 0 to 100 px")
+        if self.robust not in _KINDS:
+            raise ImageNoiseError(f"robust is '{self.robust}', expected one of {', '.join(_KINDS)}")
+
+    @property
+    def pixels_per_sample(self) -> float:
+        """n_eff: the sum of exp(-distance / correlation_length) over the pixel grid, 1 without correlation."""
+        return correlated_pixels(self.correlation_length)
+
+
+def correlated_pixels(length: float) -> float:
+    """The sum of exp(-distance / length) over all offsets of the pixel grid."""
+    if length <= 0:
+        return 1.0
+    reach = math.ceil(12 * length)
+    offsets = np.arange(-reach, reach + 1)
+    return float(np.exp(-np.hypot(offsets[:, None], offsets[None, :]) / length).sum())
+
+
+@dataclass(frozen=True)
+class CameraDiagnostics:
+    """What one camera had to say.
+
+    used: whether it entered the sums; reason: why not, empty otherwise. gain: of its exposure. residual_rms: of the
+    colour (0 to 1) over mask and predicted body. overlap: intersection over union of both. outlier_share: of their
+    pixels, those with less than half their weight.
+    """
+
+    camera: str
+    used: bool
+    reason: str
+    gain: float = math.nan
+    residual_rms: float = math.nan
+    overlap: float = math.nan
+    outlier_share: float = math.nan
+
+
+@dataclass(frozen=True, eq=False)
+class ImageTerm:
+    """Loss (negative log-likelihood up to a constant), its gradient (p,) and Gauss-Newton matrix (p, p).
+
+    residual_rms: colour, 0 to 1, over all cameras used; NaN where none is.
+    """
+
+    loss: float
+    gradient: Array
+    gauss_newton: Array
+    residual_rms: float
+    cameras: tuple[CameraDiagnostics, ...]
+
+
+def image_term(
+    splats: Splats,
+    views: MultiViewImages,
+    centres: Array,
+    covariances: Array,
+    tangents_centres: Array,
+    tangents_covariances: Array,
+    noise: ImageNoise,
+    dtype: DTypeLike = np.float32,
+) -> ImageTerm:
+    """The image likelihood of one frame and its derivatives in p directions.
+
+    centres (k, 3), covariances (k, 3, 3) from `Splats.place`; tangents (p, k, 3), (p, k, 3, 3) from
+    `Splats.place_tangents`. views: rectified. dtype: of the rasterizer.
+    """
+    directions = len(tangents_centres)
+    chosen, refused = _present(views)
+    gradient, hessian = np.zeros(directions), np.zeros((directions, directions))
+    if not len(chosen):
+        return ImageTerm(0.0, gradient, hessian, math.nan, tuple(refused.values()))
+    gaussians = Gaussians(centres, covariances, splats.opacities, splats.colours)
+    pinholes = pinhole_views([views.cameras[i] for i in chosen])
+    layers = render_tangents(gaussians, pinholes, tangents_centres, tangents_covariances, dtype)
+    parts: list[_ViewPart | None] = [None] * len(chosen)
+
+    def evaluate(place: int) -> None:
+        parts[place] = _evaluate_view(layers[place], views, int(chosen[place]), noise)
+
+    run_side_by_side([partial(evaluate, place) for place in range(len(chosen))])
+    scale = 1 / noise.pixels_per_sample
+    loss, square, count = 0.0, 0.0, 0
+    diagnostics = dict(refused)
+    for camera, part in zip(chosen, parts, strict=True):
+        assert part is not None
+        diagnostics[int(camera)] = part.diagnostics
+        if part.diagnostics.used:
+            loss += scale * part.loss
+            gradient += scale * part.gradient
+            hessian += scale * part.gauss_newton
+            square += part.square
+            count += part.count
+    rms = math.sqrt(square / (3 * count)) if count else math.nan
+    return ImageTerm(
+        loss, gradient, hessian, rms, tuple(diagnostics[camera] for camera in range(len(views.cameras)))
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class ImageGradient:
+    """Loss, its derivatives with respect to centres (k, 3) and covariances (k, 3, 3), and what each camera said."""
+
+    loss: float
+    centres: Array
+    covariances: Array
+    colours: Array
+    opacities: Array
+    cameras: tuple[CameraDiagnostics, ...]
+
+
+def image_loss_gradient(
+    splats: Splats,
+    views: MultiViewImages,
+    centres: Array,
+    covariances: Array,
+    noise: ImageNoise,
+    dtype: DTypeLike = np.float32,
+) -> ImageGradient:
+    """The same loss as `image_term`, and its derivatives by the transpose: for adjoints and for the appearance."""
+    chosen, diagnostics = _present(views)
+    gaussians = Gaussians(centres, covariances, splats.opacities, splats.colours)
+    if not len(chosen):
+        zeros = (np.zeros_like(gaussians.centres), np.zeros_like(gaussians.covariances))
+        appearance = (np.zeros_like(gaussians.colours), np.zeros_like(gaussians.opacities))
+        return ImageGradient(0.0, *zeros, *appearance, tuple(diagnostics.values()))
+    rendering = render(gaussians, pinhole_views([views.cameras[i] for i in chosen]), dtype)
+    gradient_image = np.zeros_like(rendering.image)
+    parts: list[_ViewPart | None] = [None] * len(chosen)
+    scale = 1 / noise.pixels_per_sample
+
+    def evaluate(place: int) -> None:
+        camera = int(chosen[place])
+        layers = rendering.image[place][:, :, None, :]
+        part = parts[place] = _evaluate_view(layers, views, camera, noise)
+        if part.diagnostics.used:
+            kernels.view_image_gradient(
+                layers,
+                views.images[camera],
+                views.masks[camera],
+                np.asarray(noise.background),
+                part.diagnostics.gain,
+                noise.sigma_colour,
+                noise.sigma_silhouette,
+                _KINDS[noise.robust],
+                noise.robust_scale,
+                scale,
+                gradient_image[place],
+            )
+
+    run_side_by_side([partial(evaluate, place) for place in range(len(chosen))])
+    loss = 0.0
+    for camera, part in zip(chosen, parts, strict=True):
+        assert part is not None
+        diagnostics[int(camera)] = part.diagnostics
+        loss += scale * part.loss if part.diagnostics.used else 0.0
+    result = render_transpose(rendering, gradient_image)
+    return ImageGradient(
+        loss,
+        result.centres,
+        result.covariances,
+        result.colours,
+        result.opacities,
+        tuple(diagnostics[camera] for camera in range(len(views.cameras))),
+    )
+
+
+def measured_noise(rendering: Rendering, views: MultiViewImages, noise: ImageNoise) -> ImageNoise:
+    """`noise` with sigma_colour and correlation_length as the residuals of a fitted frame show them.
+
+    rendering: of the splats into the cameras of `views`, all available. Only pixels well inside both mask and
+    drawn body count. Gives `noise` back unchanged where there are fewer than 100 such pixels.
+    """
+    squares, horizontal, vertical = [], [], []
+    for index in range(len(views.cameras)):
+        layers = rendering.image[index][:, :, None, :]
+        part = _evaluate_view(layers, views, index, noise)
+        inside = (views.masks[index] > 0) & (rendering.transmittance[index] < 0.05)
+        gain = part.diagnostics.gain if math.isfinite(part.diagnostics.gain) else 1.0
+        drawn = gain * rendering.colour[index] + rendering.transmittance[index][..., None] * np.asarray(
+            noise.background
+        )
+        residual = np.where(inside[..., None], drawn - views.images[index] / 255.0, np.nan)
+        squares.append(residual[inside].ravel())
+        horizontal.append((residual[:, 1:] * residual[:, :-1]).ravel())
+        vertical.append((residual[1:] * residual[:-1]).ravel())
+    values = np.concatenate(squares)
+    if len(values) < 300:
+        return noise
+    # the median keeps a few outliers from widening the noise of all
+    sigma = 1.4826 * float(np.median(np.abs(values)))
+    lag = float(np.nanmean(np.concatenate(horizontal + vertical))) / float(np.mean(values**2))
+    length = -1 / math.log(min(max(lag, 1e-6), 0.99))
+    return replace(noise, sigma_colour=max(sigma, 1e-3), correlation_length=min(length, 100.0))
+
+
+@dataclass(frozen=True, eq=False)
+class _ViewPart:
+    diagnostics: CameraDiagnostics
+    loss: float
+    gradient: Array
+    gauss_newton: Array
+    square: float
+    count: int
+
+
+def _present(views: MultiViewImages) -> tuple[NDArray[np.int64], dict[int, CameraDiagnostics]]:
+    """Indices of the views to draw, and why the others are left out."""
+    refused = {}
+    for index, camera in enumerate(views.cameras):
+        if not views.available[index]:
+            refused[index] = CameraDiagnostics(camera.name, False, "no image in this frame")
+        elif not views.masks[index].any():
+            refused[index] = CameraDiagnostics(camera.name, False, "the mask is empty")
+    return np.array([i for i in range(len(views.cameras)) if i not in refused], np.int64), refused
+
+
+def _evaluate_view(layers: NDArray, views: MultiViewImages, index: int, noise: ImageNoise) -> _ViewPart:
+    """Sums over one view. layers (H, W, 1 + p, 4)."""
+    directions = layers.shape[2] - 1
+    image, mask = views.images[index], views.masks[index]
+    name = views.cameras[index].name
+    background = np.asarray(noise.background)
+    gradient, hessian, column = np.zeros(directions), np.zeros((directions, directions)), np.zeros(directions)
+    in_mask, in_prediction, in_both = kernels.overlap_counts(layers, mask)
+    overlap = in_both / max(1, in_mask + in_prediction - in_both)
+    if overlap < noise.minimum_overlap:
+        reason = (
+            f"mask and predicted silhouette overlap by {overlap:.2f} (intersection over union), less than"
+            f" {noise.minimum_overlap:.2f}"
+        )
+        return _ViewPart(
+            CameraDiagnostics(name, False, reason, overlap=overlap), 0.0, gradient, hessian, 0.0, 0
+        )
+    gain, gain_information = _solve_gain(layers, image, mask, background, noise)
+    if not noise.gain_limits[0] <= gain <= noise.gain_limits[1]:
+        reason = (
+            f"the exposure gain {gain:.3g} lies outside {noise.gain_limits[0]:g} to {noise.gain_limits[1]:g}"
+        )
+        diagnostics = CameraDiagnostics(name, False, reason, gain=gain, overlap=overlap)
+        return _ViewPart(diagnostics, 0.0, gradient, hessian, 0.0, 0)
+    loss, square, count, outliers = kernels.view_sums(
+        layers,
+        image,
+        mask,
+        background,
+        gain,
+        noise.sigma_colour,
+        noise.sigma_silhouette,
+        _KINDS[noise.robust],
+        noise.robust_scale,
+        gradient,
+        hessian,
+        column,
+    )
+    loss += 0.5 * (gain - 1) ** 2 / noise.sigma_gain**2
+    hessian -= column[:, None] * column[None, :] / gain_information
+    diagnostics = CameraDiagnostics(
+        name,
+        True,
+        "",
+        gain=gain,
+        residual_rms=math.sqrt(square / (3 * max(1, count))),
+        overlap=overlap,
+        outlier_share=outliers / max(1, count),
+    )
+    return _ViewPart(diagnostics, loss, gradient, hessian, square, count)
+
+
+def _solve_gain(
+    layers: NDArray, image: NDArray[np.uint8], mask: NDArray[np.uint8], background: Array, noise: ImageNoise
+) -> tuple[float, float]:
+    """The gain that minimises the view's loss, and the information about it.
+
+    Each iteration solves the weighted normal equation in closed form. It starts at the median ratio of brightness,
+    which half the pixels may spoil.
+    """
+    body = (mask > 0) & (layers[:, :, 0, 3] < 0.5)
+    drawn = layers[:, :, 0, :3][body].sum(axis=1)
+    through = layers[:, :, 0, 3][body] * background.sum()
+    gain = float(np.median((image[body].sum(axis=1) / 255.0 - through) / np.maximum(drawn, 1e-3)))
+    prior = 1 / noise.sigma_gain**2
+    information = prior
+    for _ in range(50):
+        numerator, denominator = kernels.gain_sums(
+            layers,
+            image,
+            mask,
+            background,
+            gain,
+            noise.sigma_colour,
+            _KINDS[noise.robust],
+            noise.robust_scale,
+        )
+        information = denominator + prior
+        change = (numerator + prior) / information - gain
+        gain += change
+        if abs(change) < noise.gain_tolerance:
+            break
+    return gain, information
