@@ -1,8 +1,9 @@
 """Compiled ray casting of triangles: one ray per image sample, nearest hit, shading with lights.
 
-Each triangle is tested against the rays of the samples its projection covers, with the inverse of its corner
-matrix: for a ray d from the eye and corners v0 v1 v2 as columns of V, w = V^-1 d are the barycentric coordinates
-of the hit over its distance, so the hit lies inside where all three are positive, at 1 / (w0 + w1 + w2) times d.
+Each triangle is tested against the rays of the samples that its projection covers, by the inverse of its
+corner matrix: for a ray d from the eye and corners v0 v1 v2 as columns of V, w = V^-1 d are the barycentric
+coordinates of the hit over its distance, so the hit lies inside where all three are positive, at
+1 / (w0 + w1 + w2) times d.
 """
 
 from __future__ import annotations
@@ -25,10 +26,10 @@ def cast(
 ) -> None:  # pragma: no cover - compiled
     """Nearest front-facing triangle per ray.
 
-    rays: (h, w, 2), the x and y of each sample's ray at z = 1 in the camera; triangles: (f, 3, 3) corners in the
-    camera, m, counter-clockwise seen from outside; bounds: (f, 4) first row, last row, first column, last column
-    (exclusive) of the samples a triangle may cover. Written: hit (h, w) triangle or NO_HIT, inverse_depth (h, w)
-    1/m, barycentric (h, w, 3).
+    rays: (h, w, 2), the x and y of each sample's ray at z = 1 in the camera; triangles: (f, 3, 3) corners in
+    the camera, m, counter-clockwise seen from outside; bounds: (f, 4) first row, last row, first column,
+    last column (exclusive) of the samples a triangle may cover. Written: hit (h, w) triangle or NO_HIT,
+    inverse_depth (h, w) 1/m, barycentric (h, w, 3).
     """
     hit[:] = NO_HIT
     inverse_depth[:] = 0.0
@@ -81,15 +82,12 @@ def sample_volume(
     i, j, k = int(x), int(y), int(z)
     fx, fy, fz = x - i, y - j, z - k
     for channel in range(3):
-        low = (
-            volume[i, j, k, channel] * (1 - fx) + volume[i + 1, j, k, channel] * fx
-        ) * (1 - fy) + (volume[i, j + 1, k, channel] * (1 - fx) + volume[i + 1, j + 1, k, channel] * fx) * fy
-        high = (
-            volume[i, j, k + 1, channel] * (1 - fx) + volume[i + 1, j, k + 1, channel] * fx
-        ) * (1 - fy) + (
-            volume[i, j + 1, k + 1, channel] * (1 - fx) + volume[i + 1, j + 1, k + 1, channel] * fx
-        ) * fy
-        colour[channel] = low * (1 - fz) + high * fz
+        total = 0.0
+        for corner in range(8):
+            a, b, c = corner & 1, (corner >> 1) & 1, corner >> 2
+            weight = (fx if a else 1.0 - fx) * (fy if b else 1.0 - fy) * (fz if c else 1.0 - fz)
+            total += weight * volume[i + a, j + b, k + c, channel]
+        colour[channel] = total
 
 
 @numba.njit(cache=True, nogil=True)
@@ -110,10 +108,10 @@ def shade(
 ) -> None:  # pragma: no cover - compiled
     """Radiance (H, W, 3) of each pixel: the mean over its samples of Lambert shading, or of the background.
 
-    normals: (f, 3, 3) per corner in the world; texture_coordinates: (b, 3, 3) grid coordinates in `volume` of the
-    corners of the first b triangles; flat_colours: (f - b, 3) of the others; light_directions: (l, 3) unit, towards
-    the lights, light_colours: (l, 3); sky, ground: (3,) ambient light from above and below; background:
-    (h, w, 3) per sample.
+    normals: (f, 3, 3) per corner in the world; texture_coordinates: (b, 3, 3) grid coordinates in `volume`
+    of the corners of the first b triangles; flat_colours: (f - b, 3) of the others; light_directions: (l, 3)
+    unit, towards the lights, light_colours: (l, 3); sky, ground: (3,) ambient light from above and below;
+    background: (h, w, 3) per sample.
     """
     textured = texture_coordinates.shape[0]
     share = 1.0 / (supersampling * supersampling)

@@ -1,4 +1,4 @@
-"""Pictures of the deformed body in its cell: ray casting of a textured surface mesh, not the estimator's splats."""
+"""Pictures of the deformed body in its cell, ray cast from a textured surface mesh (not from splats)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _BOUND_MARGIN = 2.0
 
 @dataclass(frozen=True)
 class View:
-    """What one camera sees. radiance: (H, W, 3) float32 linear RGB; body: (H, W) float32 share covered by the body."""
+    """What one camera sees: radiance (H, W, 3), linear RGB; body (H, W), share covered by the body."""
 
     radiance: NDArray[np.float32]
     body: NDArray[np.float32]
@@ -149,14 +149,13 @@ class Renderer:
         blocks = on_body.reshape(camera.height, count, camera.width, count)
         return View(radiance, blocks.mean(axis=(1, 3), dtype=np.float32))
 
-    def _bounds(
-        self, camera: Camera, local: NDArray[np.float64], size: tuple[int, int]
-    ) -> NDArray[np.int64]:
+    def _bounds(self, camera: Camera, local: NDArray[np.float64], size: tuple[int, int]) -> NDArray[np.int64]:
         """Sample rows and columns (f, 4) that triangles (f, 3, 3), given in the camera, may cover."""
         count = self._scene.supersampling
         depth = local[..., 2]
         in_front = depth.min(axis=1) > 1e-3
-        pixels = camera.to_pixels(camera.distort(local[..., :2] / np.where(depth > 1e-3, depth, 1.0)[..., None]))
+        plane = local[..., :2] / np.where(depth > 1e-3, depth, 1.0)[..., None]
+        pixels = camera.to_pixels(camera.distort(plane))
         # a pixel's samples lie within half a pixel of its whole-numbered centre
         low = np.floor((pixels.min(axis=1) - _BOUND_MARGIN + 0.5) * count)
         high = np.ceil((pixels.max(axis=1) + _BOUND_MARGIN + 0.5) * count)
@@ -176,9 +175,12 @@ def _undistorted(camera: Camera, pixels: NDArray[np.float64]) -> NDArray[np.floa
     for _ in range(100):
         error = camera.distort(plane) - seen
         plane -= error
+        worst = float(np.abs(error).max())
         # a millionth of a pixel of a camera with a focal length of a thousand
-        if np.abs(error).max() < 1e-9:
+        if worst < 1e-9:
             return plane
+        if worst > 1e3:
+            break
     raise CameraError(
         f"camera '{camera.name}': distortion {camera.distortion.tolist()} cannot be inverted over the image;"
         " check its coefficients"
@@ -191,7 +193,7 @@ def _area_normals(corners: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _smoothing_matrix(rest: NDArray[np.float64], triangles: NDArray[np.int64]) -> sp.csr_matrix:
-    """(3 f, f): which triangles' normals make up each corner's normal. Sharp edges of the rest shape stay sharp."""
+    """(3 f, f): the triangles whose normals make up each corner's; sharp edges of the rest shape stay."""
     normals = _area_normals(rest[triangles])
     normals /= np.linalg.norm(normals, axis=1, keepdims=True)
     count = len(triangles)
@@ -200,6 +202,4 @@ def _smoothing_matrix(rest: NDArray[np.float64], triangles: NDArray[np.int64]) -
     )
     pairs = at_vertex[triangles.ravel()].tocoo()
     alike = (normals[pairs.row // 3] * normals[pairs.col]).sum(axis=1) > np.cos(_SMOOTHING_ANGLE)
-    return sp.csr_matrix(
-        (pairs.data[alike], (pairs.row[alike], pairs.col[alike])), shape=(3 * count, count)
-    )
+    return sp.csr_matrix((pairs.data[alike], (pairs.row[alike], pairs.col[alike])), shape=(3 * count, count))

@@ -1,4 +1,4 @@
-"""What a rendered cell looks like: the body's solid texture, the room behind it, grippers, lights. All seeded."""
+"""What a rendered cell looks like: the body's solid texture, the room, grippers and lights, from a seed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class _Strict(BaseModel):
 
 
 class TextureDescription(_Strict):
-    """A solid texture of spots: base and spot colours (linear RGB), spot radii from, to (m), spots per litre."""
+    """A solid texture of spots: colours in linear RGB, radii from, to (m), spots per litre."""
 
     base: Colour
     spots: Annotated[tuple[Colour, ...], Field(min_length=1)]
@@ -48,8 +48,10 @@ class BoxDescription(_Strict):
 
 
 class RoomDescription(_Strict):
-    """Floor and walls. minimum, maximum: corners in the world, m; floor, wall: linear RGB; contrast: of their pattern;
-    tile: m."""
+    """Floor and walls.
+
+    minimum, maximum: corners in the world, m; floor, wall: linear RGB; contrast: of their pattern; tile: m.
+    """
 
     minimum: Vector
     maximum: Vector
@@ -90,7 +92,7 @@ class SolidTexture:
 def solid_texture(
     description: TextureDescription, minimum: NDArray[np.float64], maximum: NDArray[np.float64], seed: int
 ) -> SolidTexture:
-    """Texture of a body between rest corners `minimum`, `maximum` (3,), m: spots in a slightly uneven base colour."""
+    """Texture of a body between rest corners `minimum`, `maximum` (3,), m."""
     generator = np.random.default_rng(seed)
     # two hundred cells along the longest side: finer than a pixel of any camera that sees the whole body
     spacing = float((maximum - minimum).max()) / 200.0
@@ -126,7 +128,7 @@ def box_triangles(box: BoxDescription) -> NDArray[np.float64]:
 def room_radiance(
     room: RoomDescription, origin: NDArray[np.float64], directions: NDArray[np.float64], seed: int
 ) -> NDArray[np.float32]:
-    """Radiance (..., 3) that rays from `origin` (3,), inside the room, along `directions` (..., 3) see of it."""
+    """Radiance (..., 3) of the room for rays from `origin` (3,), inside it, along `directions` (..., 3)."""
     low, high = np.array(room.minimum), np.array(room.maximum)
     with np.errstate(divide="ignore"):
         distances = np.where(directions > 0, high - origin, low - origin) / directions
