@@ -1,15 +1,13 @@
 """Bags without ROS: writing and reading MCAP recordings of our own and of standard messages.
 
-Messages are the dataclasses of the `rosbags` typestore; their fields have the names of the ROS messages, so code
-that reads them reads rclpy messages as well. Topic names are given without a leading slash, as our nodes name
-them; in the file they are absolute, as ROS records them.
+Messages are the dataclasses of the `rosbags` typestore; their fields have the names of the ROS messages, so
+code that reads them reads rclpy messages as well. Topic names are given without a leading slash, as our nodes
+name them; in the file they are absolute, as ROS records them.
 """
 
 from __future__ import annotations
 
-import os
 import struct
-import sys
 import warnings
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
@@ -22,14 +20,22 @@ import zstandard
 from mcap.exceptions import McapError
 from mcap.records import Channel, Message, Schema
 from mcap.stream_reader import StreamReader
-from rosbags.interfaces import Connection, Qos, QosDurability, QosHistory, QosLiveliness, QosReliability, QosTime
+from rosbags.interfaces import (
+    Connection,
+    Qos,
+    QosDurability,
+    QosHistory,
+    QosLiveliness,
+    QosReliability,
+    QosTime,
+)
 from rosbags.rosbag2 import CompressionFormat, CompressionMode, Reader, ReaderError, StoragePlugin, Writer
 from rosbags.typesys import Stores, get_types_from_msg, get_typestore
 from rosbags.typesys.store import Typestore
 
 from realsimloop_ros.evaluation.folders import atomic_folder
+from realsimloop_ros.resources import PACKAGE, ResourceError, share_directory
 
-PACKAGE = "realsimloop"
 _NEVER = QosTime(9223372036, 854775807)  # what rmw reports for "infinite"
 # what reading a cut or damaged MCAP file raises: end of file inside a record, or half a compressed chunk
 _DAMAGE = (McapError, zstandard.ZstdError, struct.error, ValueError, EOFError)
@@ -62,17 +68,14 @@ class BagTopic:
 
 
 def message_folder() -> Path:
-    """Where our .msg files are: in the source tree, or in the installed share folder."""
-    prefixes = [*os.environ.get("AMENT_PREFIX_PATH", "").split(os.pathsep), sys.prefix]
-    candidates = [Path(__file__).resolve().parents[3] / "msg"]
-    candidates += [Path(prefix) / "share" / PACKAGE / "msg" for prefix in prefixes if prefix]
-    for folder in candidates:
-        if any(folder.glob("*.msg")):
-            return folder
-    raise BagError(
-        f"messages of {PACKAGE}: no .msg files in {', '.join(map(str, candidates))}; build the package, or source "
-        "its setup file so that AMENT_PREFIX_PATH names it"
-    )
+    """Where our .msg files are. Raises BagError."""
+    try:
+        folder = share_directory() / "msg"
+    except ResourceError as error:
+        raise BagError(f"messages of {PACKAGE}: {error}") from error
+    if not any(folder.glob("*.msg")):
+        raise BagError(f"messages of {PACKAGE}: no .msg files in {folder}; install the package again")
+    return folder
 
 
 def new_typestore() -> Typestore:
@@ -122,7 +125,7 @@ class BagWriter:
     def write_raw(
         self, topic: str, stamp_ns: int, message_type: str, data: bytes | memoryview, qos: Qos | None = None
     ) -> None:
-        """Write a serialized message, such as a raw subscription gives. Raises BagError for an unknown type."""
+        """Write a serialized message, such as a raw subscription gives. Raises BagError."""
         name = "/" + topic.strip("/")
         connection = self._connections.get(name)
         if connection is None:
@@ -135,7 +138,9 @@ class BagWriter:
             )
             self._connections[name] = connection
         elif connection.msgtype != message_type:
-            raise BagError(f"topic {name}: {message_type} after {connection.msgtype}; give each type its topic")
+            raise BagError(
+                f"topic {name}: {message_type} after {connection.msgtype}; give each type its topic"
+            )
         self._writer.write(connection, int(stamp_ns), data)
 
 
@@ -143,8 +148,8 @@ class BagWriter:
 def bag_writer(path: Path, *, atomic: bool = True, compress: bool = False) -> Iterator[BagWriter]:
     """A bag folder with one MCAP file.
 
-    atomic: the folder appears when the block ends well, and replaces a bag of that name; otherwise the file grows
-    in place, so that what was written before a kill can be recovered. compress: zstd chunks.
+    atomic: the folder appears when the block ends well, and replaces a bag of that name; otherwise the file
+    grows in place, so that what was written before a kill can be recovered. compress: zstd chunks.
     """
     store = message_store()
     path = Path(path)
@@ -186,8 +191,9 @@ def read_bag(
     """Messages of a bag (folder or .mcap file) in the order of their stamps, first_ns <= stamp <= last_ns.
 
     topics: only these (all where None). A cut-off file is read as far as it goes, in recorded order, and then
-    TruncatedBagWarning names the bag and the last stamp. Raises BagError for a missing or unreadable bag, a topic
-    that it does not hold (naming those it does), and a message recorded under another definition of its type.
+    TruncatedBagWarning names the bag and the last stamp. Raises BagError for a missing or unreadable bag, a
+    topic that it does not hold (naming those it does), and a message recorded under another definition of its
+    type.
     """
     path = Path(path)
     wanted = None if topics is None else {topic.strip("/") for topic in topics}
@@ -205,7 +211,7 @@ def read_bag(
                 message = store.deserialize_cdr(data, message_type)
             except Exception as error:  # the decoder raises whatever its generated code meets
                 raise BagError(
-                    f"{path}: a message on {topic!r} at {stamp} ns is no {message_type} ({error}); record it again"
+                    f"{path}: a message on {topic!r} at {stamp} ns is no {message_type} ({error})"
                 ) from error
             yield BagMessage(topic, stamp, message)
 
@@ -217,7 +223,9 @@ def bag_topics(path: Path) -> tuple[BagTopic, ...]:
         for topic in source.topics():
             key = (topic.name, topic.message_type)
             merged[key] = merged.get(key, 0) + topic.count
-    return tuple(BagTopic(name, message_type, merged[name, message_type]) for name, message_type in sorted(merged))
+    return tuple(
+        BagTopic(name, message_type, merged[name, message_type]) for name, message_type in sorted(merged)
+    )
 
 
 _Record = tuple[str, int, str, bytes, Typestore]
@@ -288,7 +296,9 @@ class _CutSource:
                         stores[schema.name] = _store_for(self._path, [(schema.name, definition, "")])
                     yield topic, record.log_time, schema.name, record.data, stores[schema.name]
         if last is None:
-            raise BagError(f"{self._path}: cut off before its first whole chunk, nothing is left; record it again")
+            raise BagError(
+                f"{self._path}: cut off before its first whole chunk, nothing is left; record it again"
+            )
         if warn:
             warnings.warn(
                 TruncatedBagWarning(
@@ -303,7 +313,9 @@ def _sources(path: Path) -> list[_IndexedSource | _CutSource]:
         beside = sorted(
             p.name for p in path.parent.glob("*") if p.suffix == ".mcap" or (p / "metadata.yaml").is_file()
         )
-        there = f"{path.parent} holds the bags {', '.join(beside)}" if beside else f"{path.parent} holds no bag"
+        there = (
+            f"{path.parent} holds the bags {', '.join(beside)}" if beside else f"{path.parent} holds no bag"
+        )
         raise BagError(f"{path}: no such bag; {there}")
     if _opens(path):
         return [_IndexedSource(path)]
@@ -324,7 +336,7 @@ def _opens(path: Path) -> bool:
 
 
 def _store_for(path: Path, used: Sequence[tuple[str, str, str]]) -> Typestore:
-    """The shared typestore, or a wider one for a bag with types of its own. used: (type, definition, hash)."""
+    """The shared typestore, or a wider one for a bag with own types. used: (type, definition, hash)."""
     store = message_store()
     unknown = [(name, definition) for name, definition, _ in used if name not in store.types]
     if unknown:
@@ -335,7 +347,7 @@ def _store_for(path: Path, used: Sequence[tuple[str, str, str]]) -> Typestore:
     for name, _, digest in used:
         if digest and digest != store.hash_rihs01(name):
             raise BagError(
-                f"{path}: {name} was recorded with another definition (hash {digest}); read it with the version "
-                f"of {PACKAGE} that wrote it, or record it again"
+                f"{path}: {name} was recorded with another definition (hash {digest}); read it with the "
+                f"version of {PACKAGE} that wrote it, or record it again"
             )
     return store

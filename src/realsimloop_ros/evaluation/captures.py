@@ -42,7 +42,9 @@ class MarkerCapture:
                 f"{self.source}: holds {k} markers in {t} frames; record again or name another file"
             )
         if self.positions.shape != (t, k, 3):
-            raise CaptureError(f"{self.source}: positions of shape {self.positions.shape}, expected {(t, k, 3)}")
+            raise CaptureError(
+                f"{self.source}: positions of shape {self.positions.shape}, expected {(t, k, 3)}"
+            )
         if len(set(self.names)) != k:
             raise CaptureError(f"{self.source}: marker labels {list(self.names)} repeat; give each its own")
         if (np.diff(self.stamps_ns) <= 0).any():

@@ -17,7 +17,12 @@ _SPHERE, _ADD, _DELETE = 2, 0, 2
 
 
 def marker_array(
-    stamp_ns: int, frame: str, names: Sequence[str], positions: NDArray[np.float64], *, diameter: float = 0.008
+    stamp_ns: int,
+    frame: str,
+    names: Sequence[str],
+    positions: NDArray[np.float64],
+    *,
+    diameter: float = 0.008,
 ) -> Any:
     """Motion-capture markers as a MarkerArray: one SPHERE per marker, named in `ns`; DELETE where not seen.
 
