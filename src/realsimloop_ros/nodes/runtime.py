@@ -26,13 +26,13 @@ from rclpy.task import Future
 from std_msgs.msg import String
 
 from realsimloop_ros.nodes.diagnostics import Diagnostics
+from realsimloop_ros.nodes.environment import SUPERVISOR_VARIABLE
 from realsimloop_ros.nodes.parameters import Parameter, ParameterError, declare_parameters
 from realsimloop_ros.nodes.qos import READY
 
 # A node exits with this when its settings are wrong, as command line tools do.
 USAGE_ERROR = 2
 _PR_SET_PDEATHSIG = 1
-SUPERVISOR_VARIABLE = "REALSIMLOOP_SUPERVISOR"
 
 Item = TypeVar("Item")
 
