@@ -30,6 +30,7 @@ from rosbags.interfaces import (
     QosTime,
 )
 from rosbags.rosbag2 import CompressionFormat, CompressionMode, Reader, ReaderError, StoragePlugin, Writer
+from rosbags.rosbag2.storage_mcap import McapWriter
 from rosbags.typesys import Stores, get_types_from_msg, get_typestore
 from rosbags.typesys.store import Typestore
 
@@ -56,6 +57,16 @@ class BagMessage:
     topic: str
     stamp_ns: int
     message: Any
+
+
+@dataclass(frozen=True)
+class RawBagMessage:
+    """One recorded message, as it went over the wire. topic, stamp_ns: as in BagMessage; data: CDR."""
+
+    topic: str
+    stamp_ns: int
+    message_type: str
+    data: bytes
 
 
 @dataclass(frozen=True)
@@ -143,6 +154,13 @@ class BagWriter:
             )
         self._writer.write(connection, int(stamp_ns), data)
 
+    def flush(self) -> None:
+        """Bring what was written onto the disk, as a chunk that can be read even if no other follows."""
+        storage = self._writer.storage
+        if isinstance(storage, McapWriter) and storage.chunk.bio.tell():
+            storage.close_chunk()
+            storage.bio.flush()
+
 
 @contextmanager
 def bag_writer(path: Path, *, atomic: bool = True, compress: bool = False) -> Iterator[BagWriter]:
@@ -214,6 +232,14 @@ def read_bag(
                     f"{path}: a message on {topic!r} at {stamp} ns is no {message_type} ({error})"
                 ) from error
             yield BagMessage(topic, stamp, message)
+
+
+def read_raw_bag(path: Path, topics: Collection[str] | None = None) -> Iterator[RawBagMessage]:
+    """Messages of a bag as `read_bag` gives them, but not decoded; topics that it does not hold are left out."""
+    wanted = None if topics is None else {topic.strip("/") for topic in topics}
+    for source in _sources(Path(path)):
+        for topic, stamp, message_type, data, _ in source.messages(wanted):
+            yield RawBagMessage(topic, stamp, message_type, bytes(data))
 
 
 def bag_topics(path: Path) -> tuple[BagTopic, ...]:
