@@ -235,7 +235,9 @@ def read_bag(
 
 
 def read_raw_bag(path: Path, topics: Collection[str] | None = None) -> Iterator[RawBagMessage]:
-    """Messages of a bag as `read_bag` gives them, but not decoded; topics that it does not hold are left out."""
+    """Messages of a bag as `read_bag` gives them, but not decoded; topics that it does not hold are left
+    out.
+    """
     wanted = None if topics is None else {topic.strip("/") for topic in topics}
     for source in _sources(Path(path)):
         for topic, stamp, message_type, data, _ in source.messages(wanted):
