@@ -79,9 +79,7 @@ def test_jacobian_agrees_with_central_differences(joints):
         offset = np.eye(6)[k] * step
         after, before = forward_kinematics(LEFT, joints + offset), forward_kinematics(LEFT, joints - offset)
         linear = (after[:3] - before[:3]) / (2 * step)
-        turn = Rotation.from_matrix(rotation_matrix(after) @ rotation_matrix(before).T).as_rotvec() / (
-            2 * step
-        )
+        turn = Rotation.from_matrix(rotation_matrix(after) @ rotation_matrix(before).T).as_rotvec() / (2 * step)
         # central differences with step 1e-6: truncation 1e-12, rounding 1e-16 / 1e-6 = 1e-10
         np.testing.assert_allclose(analytic[:, k], np.concatenate([linear, turn]), atol=2e-9)
 
@@ -93,8 +91,7 @@ def test_inverse_kinematics_returns_a_posture_that_reaches_the_pose(joints, dist
     result = inverse_kinematics(LEFT, pose, joints + disturbance)
     assert result.solved
     reached = forward_kinematics(LEFT, result.joints)
-    # singular postures (stretched arm, straight wrist) are double roots: what is accepted there, times
-    # sqrt(3)
+    # singular postures (stretched arm, straight wrist) are double roots: twice what is accepted there
     np.testing.assert_allclose(reached[:3], pose[:3], atol=2e-6)
     np.testing.assert_allclose(rotation_matrix(reached), rotation_matrix(pose), atol=2e-6)
     assert (np.abs(result.joints) <= ur5e.POSITION_LIMITS + 1e-9).all()
@@ -104,9 +101,7 @@ def test_inverse_kinematics_returns_a_posture_that_reaches_the_pose(joints, dist
 def test_inverse_kinematics_keeps_the_branch_of_a_nearby_seed(seed):
     generator = np.random.default_rng(seed)
     joints = generator.uniform([-3, -2.5, 0.5, -2.5, 0.5, -3], [3, -0.5, 2.2, -0.5, 2.4, 3])
-    result = inverse_kinematics(
-        LEFT, forward_kinematics(LEFT, joints), joints + generator.uniform(-0.1, 0.1, 6)
-    )
+    result = inverse_kinematics(LEFT, forward_kinematics(LEFT, joints), joints + generator.uniform(-0.1, 0.1, 6))
     # 1e-9 in pose over the smallest singular value of these well-conditioned postures (above 0.01)
     np.testing.assert_allclose(result.joints, joints, atol=1e-7)
 
@@ -131,6 +126,17 @@ def test_straight_wrist_keeps_the_angle_of_the_seed():
     result = inverse_kinematics(LEFT, forward_kinematics(LEFT, joints), joints)
     # at the singular wrist the angle of wrist 2 is a double root: sqrt of rounding
     np.testing.assert_allclose(result.joints, joints, atol=1e-6)
+
+
+@pytest.mark.parametrize("elbow", [0.0, np.pi])
+def test_straight_wrist_on_a_stretched_or_folded_arm_is_solved_from_any_seed(elbow):
+    """There only one angle of wrist 3 lets the long links reach, and the seed's is another one."""
+    joints = np.array([0.3, -1.2, elbow, 0.2, 0.0, -0.5])
+    pose = forward_kinematics(LEFT, joints)
+    for wrist_3 in np.linspace(-3.0, 3.0, 7):
+        result = inverse_kinematics(LEFT, pose, [0.3, -1.2, elbow, 0.2, 0.0, wrist_3])
+        # a double root twice over: what a solution may be off
+        np.testing.assert_allclose(forward_kinematics(LEFT, result.joints)[:3], pose[:3], atol=2e-6)
 
 
 @pytest.mark.parametrize("position", [(0.6, 0.0, 0.4), (-0.6, 0.0, 0.4)])

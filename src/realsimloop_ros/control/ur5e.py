@@ -50,7 +50,8 @@ _D1, _A2, _A3, _D4, _D5, _D6 = 0.1625, -0.425, -0.3922, 0.1333, 0.0997, 0.0996
 # of a posture's pose error, m and rad: where the Newton steps end, and what is still a solution. At a
 # singular posture the closed form finds a double root, to the square root of rounding; the arm repeats to
 # 3e-5 m.
-_CONVERGED, _ACCEPTED, _POLISH_STEPS = 1e-10, 1e-6, 20
+_CONVERGED, _ACCEPTED = 1e-10, 1e-6
+_FOLLOW_STEPS, _POLISH_STEPS = 5, 20
 
 
 class InvalidArmError(ValueError):
@@ -69,6 +70,9 @@ class Ur5e:
     base_pose: NDArray[np.float64] = field(default_factory=IDENTITY_POSE.copy)
     tool_offset: NDArray[np.float64] = field(default_factory=IDENTITY_POSE.copy)
     calibration: NDArray[np.float64] = field(default_factory=NOMINAL_CALIBRATION.copy)
+    _base: NDArray[np.float64] = field(init=False, repr=False, compare=False)
+    _tool: NDArray[np.float64] = field(init=False, repr=False, compare=False)
+    _links: NDArray[np.float64] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         base = _matrix(checked_poses(self.base_pose, "base_pose"))
@@ -76,9 +80,7 @@ class Ur5e:
         object.__setattr__(self, "_base", base)
         object.__setattr__(self, "_tool", _matrix(checked_poses(self.tool_offset, "tool_offset")))
         if self.calibration.shape != (6, 6) or not np.isfinite(self.calibration).all():
-            raise InvalidArmError(
-                f"calibration: shape {self.calibration.shape}, expected (6, 6) finite numbers"
-            )
+            raise InvalidArmError(f"calibration: shape {self.calibration.shape}, expected (6, 6) finite numbers")
         deviation = np.abs(self.calibration[:, :3] - NOMINAL_CALIBRATION[:, :3]).max()
         if deviation > 0.02:
             raise InvalidArmError(
@@ -114,15 +116,15 @@ def link_frames(arm: Ur5e, joints: ArrayLike) -> NDArray[np.float64]:
     """World transforms (7, 4, 4): the six links' frames in the order of the joints, then the tool."""
     angles = _checked_joints(joints)
     frames = np.empty((7, 4, 4))
-    current: NDArray[np.float64] = arm._base  # type: ignore[attr-defined]
+    current = arm._base
     for k in range(6):
-        current = current @ arm._links[k]  # type: ignore[attr-defined]
+        current = current @ arm._links[k]
         cosine, sine = np.cos(angles[k]), np.sin(angles[k])
         x, y = current[:, 0].copy(), current[:, 1].copy()
         current[:, 0] = cosine * x + sine * y
         current[:, 1] = cosine * y - sine * x
         frames[k] = current
-    frames[6] = current @ arm._tool  # type: ignore[attr-defined]
+    frames[6] = current @ arm._tool
     return frames
 
 
@@ -142,17 +144,21 @@ def inverse_kinematics(arm: Ur5e, pose: ArrayLike, seed: ArrayLike) -> InverseKi
     """Joint angles that put the tool at `pose` (7,) in the world: of all postures, the one closest to
     `seed` (6,).
 
-    The eight closed-form postures of the nominal arm are each corrected by a few Newton steps, so a
-    calibrated arm is solved exactly too. Where wrist 2 is straight, wrist 3 keeps the seed's angle. Angles
-    are taken a turn up or down where that is closer to the seed and inside the limits.
+    A posture within 0.1 rad of the seed, as when an arm is followed from tick to tick, is found by Newton's
+    method alone. Otherwise the eight closed-form postures of the nominal arm are each corrected by Newton
+    steps, so a calibrated arm is solved exactly too. Where wrist 2 is straight, wrist 3 keeps the seed's
+    angle. Angles are taken a turn up or down where that is closer to the seed and inside the limits.
     """
     start = _checked_joints(seed, "seed")
     target = _matrix(checked_poses(pose, "pose"))
-    flange = np.linalg.solve(arm._base, target @ np.linalg.inv(arm._tool))  # type: ignore[attr-defined]
+    near = _polish(arm, target, start, _FOLLOW_STEPS)
+    if near is not None and np.abs(near - start).max() < 0.1 and (np.abs(near) <= POSITION_LIMITS).all():
+        return InverseKinematicsResult(InverseKinematicsStatus.SOLVED, near)
+    flange = np.linalg.inv(arm._base) @ target @ np.linalg.inv(arm._tool)
     exact = [
         joints
         for candidate in _closed_form(flange, start[5])
-        if (joints := _polish(arm, target, candidate)) is not None
+        if (joints := _polish(arm, target, candidate, _POLISH_STEPS)) is not None
     ]
     if not exact:
         return InverseKinematicsResult(InverseKinematicsStatus.OUT_OF_REACH, None)
@@ -202,30 +208,21 @@ def _closed_form(flange: NDArray[np.float64], wrist_3: float) -> list[NDArray[np
         return postures
     shoulder = np.arctan2(wrist[1], wrist[0]) + np.pi / 2
     swing = np.arccos(min(_D4 / radius, 1.0))
-    for q1, wrist_sign, elbow_sign in itertools.product(
-        (shoulder + swing, shoulder - swing), (1, -1), (1, -1)
-    ):
+    for q1, wrist_sign, elbow_sign in itertools.product((shoulder + swing, shoulder - swing), (1, -1), (1, -1)):
         sine, cosine = np.sin(q1), np.cos(q1)
         bend = (position[0] * sine - position[1] * cosine - _D4) / _D6
         if abs(bend) > 1.0 + slack:
             continue
         q5 = wrist_sign * np.arccos(np.clip(bend, -1.0, 1.0))
         if abs(np.sin(q5)) < 1e-6:
-            q6 = wrist_3
+            q6 = _reachable_wrist_3(flange, q1, q5, wrist_3)
         else:
             sign = np.sign(np.sin(q5))
             q6 = np.arctan2(
                 sign * (rotation[1, 1] * cosine - rotation[0, 1] * sine),
                 sign * (rotation[0, 0] * sine - rotation[1, 0] * cosine),
             )
-        # the plane of the two long links, in the frame after the shoulder pan
-        fourth = (
-            np.linalg.inv(_denavit_hartenberg(q1, _D1, 0.0, np.pi / 2))
-            @ flange
-            @ np.linalg.inv(
-                _denavit_hartenberg(q5, _D5, 0.0, -np.pi / 2) @ _denavit_hartenberg(q6, _D6, 0.0, 0.0)
-            )
-        )
+        fourth = _fourth_link(flange, q1, q5, q6)
         x, y = fourth[0, 3], fourth[1, 3]
         elbow = (x * x + y * y - _A2**2 - _A3**2) / (2.0 * _A2 * _A3)
         if abs(elbow) > 1.0 + slack:
@@ -235,6 +232,35 @@ def _closed_form(flange: NDArray[np.float64], wrist_3: float) -> list[NDArray[np
         q4 = np.arctan2(fourth[1, 0], fourth[0, 0]) - q2 - q3
         postures.append(np.array([q1, q2, q3, q4, q5, q6]))
     return postures
+
+
+def _fourth_link(flange: NDArray[np.float64], q1: float, q5: float, q6: float) -> NDArray[np.float64]:
+    """Frame (4, 4) of wrist 1, seen from the frame after the shoulder pan, in whose x y plane it moves."""
+    wrist = _denavit_hartenberg(q5, _D5, 0.0, -np.pi / 2) @ _denavit_hartenberg(q6, _D6, 0.0, 0.0)
+    return np.linalg.inv(_denavit_hartenberg(q1, _D1, 0.0, np.pi / 2)) @ flange @ np.linalg.inv(wrist)
+
+
+def _reachable_wrist_3(flange: NDArray[np.float64], q1: float, q5: float, wanted: float) -> float:
+    """For a straight wrist: the angle of wrist 3 closest to `wanted` for which the long links reach.
+
+    With it the end of the long links moves on a circle, c + a cos q6 + b sin q6, so its squared distance from
+    the shoulder is a cosine, which must lie between those of the folded and of the stretched arm.
+    """
+    ends = [_fourth_link(flange, q1, q5, q6)[:2, 3] for q6 in (0.0, np.pi / 2, np.pi)]
+    centre = 0.5 * (ends[0] + ends[2])
+    a, b = ends[0] - centre, ends[1] - centre
+    swing = 2.0 * float(np.hypot(centre @ a, centre @ b))
+    if swing < 1e-12:
+        return wanted
+    mean = float(centre @ centre + a @ a)
+    nearest, farthest = (_A2 - _A3) ** 2, (_A2 + _A3) ** 2
+    outward = np.arctan2(centre @ b, centre @ a)
+    offset = (wanted - outward + np.pi) % (2.0 * np.pi) - np.pi
+    limits = np.clip([(nearest - mean) / swing, (farthest - mean) / swing], -1.0, 1.0)
+    allowed = np.clip(np.cos(offset), *limits)
+    if allowed == np.cos(offset):
+        return wanted
+    return float(outward + np.copysign(np.arccos(allowed), offset))
 
 
 def _denavit_hartenberg(theta: float, d: float, a: float, alpha: float) -> NDArray[np.float64]:
@@ -250,13 +276,13 @@ def _denavit_hartenberg(theta: float, d: float, a: float, alpha: float) -> NDArr
 
 
 def _polish(
-    arm: Ur5e, target: NDArray[np.float64], joints: NDArray[np.float64]
+    arm: Ur5e, target: NDArray[np.float64], joints: NDArray[np.float64], steps: int
 ) -> NDArray[np.float64] | None:
     """Newton steps, damped near singular postures, until the tool stands at `target`; None where it never
     does.
     """
     best, best_error = joints, np.inf
-    for _ in range(_POLISH_STEPS):
+    for _ in range(steps):
         frames = link_frames(arm, joints)
         error = np.empty(6)
         error[:3] = target[:3, 3] - frames[6, :3, 3]
