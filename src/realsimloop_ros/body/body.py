@@ -165,9 +165,7 @@ def _validate(body: Body) -> None:
     if tets.ndim != 2 or tets.shape[1] not in (4, 10) or len(tets) == 0:
         raise InvalidBodyError(f"tets: shape {tets.shape}, expected (m, 4) or (m, 10) with m > 0")
     if tets.min() < 0 or tets.max() >= len(x):
-        raise InvalidBodyError(
-            f"tets: vertex indices {tets.min()}..{tets.max()}, but there are {len(x)} vertices"
-        )
+        raise InvalidBodyError(f"tets: vertex indices {tets.min()}..{tets.max()}, but there are {len(x)} vertices")
     volumes = corner_volumes(x, tets)
     if volumes.min() <= 0.0:
         bad = int(volumes.argmin())
@@ -224,9 +222,7 @@ def _validate_holds(body: Body) -> None:
         if len(np.unique(vertices)) != len(vertices):
             raise InvalidBodyError(f"{label}: names vertices twice; name each once")
         if taken[vertices].any():
-            raise InvalidBodyError(
-                f"{label}: shares vertices with another grip or the fixed ones; separate them"
-            )
+            raise InvalidBodyError(f"{label}: shares vertices with another grip or the fixed ones; separate them")
         taken[vertices] = True
     for grip in body.grips:
         checked_poses(grip.rest_pose, f"grips.{grip.name}.rest_pose")

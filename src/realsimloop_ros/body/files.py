@@ -72,9 +72,7 @@ def load_body(path: Path) -> Body:
     except InvalidBodyError as error:
         raise InvalidBodyError(f"{path}: {error}") from error
     except KeyError as error:
-        raise InvalidBodyError(
-            f"{path}: not a body file, {error} is missing; write it with save_body"
-        ) from error
+        raise InvalidBodyError(f"{path}: not a body file, {error} is missing; write it with save_body") from error
     except (OSError, EOFError, ValueError, zipfile.BadZipFile, zlib.error) as error:
         raise InvalidBodyError(
             f"{path}: not a body file, or a damaged one ({error}); write it with save_body"
@@ -243,9 +241,7 @@ class BodySpecification(_Strict):
         def inside(region: Region, label: str) -> NDArray[np.int64]:
             found = np.flatnonzero(region.contains(x, tolerance))
             if len(found) == 0:
-                raise InvalidBodyError(
-                    f"{label}.region: holds no vertex; bounds of the mesh are {_bounds(x)}"
-                )
+                raise InvalidBodyError(f"{label}.region: holds no vertex; bounds of the mesh are {_bounds(x)}")
             return found
 
         weights = []
@@ -259,9 +255,7 @@ class BodySpecification(_Strict):
             zone_of_tet=zone_of_tet,
             zones=tuple(Zone(zone.name, zone.density) for zone in self.zones),
             grips=tuple(
-                Grip(
-                    grip.name, grip.frame, inside(grip.region, f"grips.{grip.name}"), np.array(grip.rest_pose)
-                )
+                Grip(grip.name, grip.frame, inside(grip.region, f"grips.{grip.name}"), np.array(grip.rest_pose))
                 for grip in self.grips
             ),
             fixed_vertices=np.zeros(0, np.int64) if self.fixed is None else inside(self.fixed, "fixed"),
@@ -284,9 +278,7 @@ def with_markers(body: Body, markers: dict[str, NDArray[np.float64]]) -> Body:
     """The body with markers at rest positions (3,), m, replacing any it had."""
     if not markers:
         return replace(body, marker_names=(), markers=None)
-    return replace(
-        body, marker_names=tuple(markers), markers=bind_points(body, np.stack(list(markers.values())))
-    )
+    return replace(body, marker_names=tuple(markers), markers=bind_points(body, np.stack(list(markers.values()))))
 
 
 def load_body_specification(path: Path) -> Body:
@@ -300,8 +292,7 @@ def load_body_specification(path: Path) -> Body:
         raise InvalidBodyError(f"{path}: not valid YAML ({error})") from error
     except ValidationError as error:
         lines = [
-            f"{'.'.join(map(str, e['loc'])) or 'file'}: {e['msg']} (got {e['input']!r})"
-            for e in error.errors()
+            f"{'.'.join(map(str, e['loc'])) or 'file'}: {e['msg']} (got {e['input']!r})" for e in error.errors()
         ]
         raise InvalidBodyError(f"{path}: " + "; ".join(lines)) from error
     try:

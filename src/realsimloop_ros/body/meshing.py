@@ -77,11 +77,13 @@ def read_tetrahedral_mesh(path: Path, *, scale: float = 1.0, quadratic: bool = T
         raise InvalidBodyError(
             f"mesh.file: {path} cannot be read ({error}); convert it to .vtu or .msh"
         ) from error
-    blocks = {block.type: block.data for block in mesh.cells if block.type in ("tetra", "tetra10")}
+    blocks = {block.type for block in mesh.cells} & {"tetra", "tetra10"}
     if not blocks:
         kinds = sorted({block.type for block in mesh.cells})
         raise InvalidBodyError(f"mesh.file: {path} holds {kinds}, no tets; give a surface as mesh.surface")
-    kind = "tetra10" if "tetra10" in blocks else "tetra"
+    if len(blocks) > 1:
+        raise InvalidBodyError(f"mesh.file: {path} mixes linear and quadratic tets; write it with one order")
+    kind = blocks.pop()
     tets = np.concatenate([b.data for b in mesh.cells if b.type == kind]).astype(np.int64)
     used, inverse = np.unique(tets, return_inverse=True)
     x, tets = np.asarray(mesh.points, np.float64)[used] * scale, inverse.reshape(tets.shape)
@@ -100,7 +102,13 @@ def mesh_from_surface(path: Path, *, scale: float = 1.0, edge_length: float, qua
     """Fill a closed surface (any file trimesh reads) with tets of about `edge_length` m, by fTetWild."""
     if not path.is_file():
         raise InvalidBodyError(f"mesh.surface: {path} does not exist")
-    surface = trimesh.load(path, force="mesh")
+    try:
+        surface = trimesh.load(path, force="mesh")
+    # trimesh's readers raise whatever their format's parser does
+    except Exception as error:
+        raise InvalidBodyError(
+            f"mesh.surface: {path} cannot be read ({error}); convert it to .stl, .ply or .obj"
+        ) from error
     if not isinstance(surface, trimesh.Trimesh) or len(surface.faces) == 0:
         raise InvalidBodyError(f"mesh.surface: {path} holds no triangles")
     if not surface.is_watertight:

@@ -66,8 +66,7 @@ def load_presets(path: Path) -> dict[str, MaterialPreset]:
         raise InvalidPresetError(f"{path}: not valid YAML ({error})") from error
     except ValidationError as error:
         lines = [
-            f"{'.'.join(map(str, e['loc'])) or 'file'}: {e['msg']} (got {e['input']!r})"
-            for e in error.errors()
+            f"{'.'.join(map(str, e['loc'])) or 'file'}: {e['msg']} (got {e['input']!r})" for e in error.errors()
         ]
         raise InvalidPresetError(f"{path}: " + "; ".join(lines)) from error
 

@@ -242,16 +242,12 @@ class FullOrderSolver:
         rate = scheme.rate[0] / h
         past = state.history[: len(scheme.rate) - 1]
         velocity_offset = np.tensordot(np.array(scheme.rate[1:]), past, axes=1) / h
-        force = (
-            self.masses[:, None] * self.gravity - self.mass_damping * self.masses[:, None] * velocity_offset
-        )
+        force = self.masses[:, None] * self.gravity - self.mass_damping * self.masses[:, None] * velocity_offset
         if external_force is not None:
             force = force + external_force
         target = stiffness[:, None] * y + force
         stiffness = stiffness + self.mass_damping * rate * self.masses
-        x, report = self._minimise(
-            start, stiffness, target, material, self._strain_offset(state, material), rate
-        )
+        x, report = self._minimise(start, stiffness, target, material, self._strain_offset(state, material), rate)
         history = np.concatenate([x[None], state.history[:-1]])
         return FullOrderState(history), report
 

@@ -41,18 +41,14 @@ def material_of(
     ):
         column = np.asarray(values, dtype=np.float64)
         if column.shape not in ((), (len(zones),)):
-            raise InvalidMaterialError(
-                f"{label}: shape {column.shape}, expected one value per zone of {zones}"
-            )
+            raise InvalidMaterialError(f"{label}: shape {column.shape}, expected one value per zone of {zones}")
         columns.append(np.broadcast_to(column, (len(zones),)).copy())
     e, nu, eta = columns
     for k, zone in enumerate(zones):
         if not (np.isfinite(e[k]) and e[k] > 0.0):
             raise InvalidMaterialError(f"{zone}.youngs_modulus: {e[k]}, expected a positive value in Pa")
         if not (np.isfinite(nu[k]) and 0.0 < nu[k] <= POISSON_RATIO_LIMIT):
-            raise InvalidMaterialError(
-                f"{zone}.poisson_ratio: {nu[k]}, expected 0 < nu <= {POISSON_RATIO_LIMIT}"
-            )
+            raise InvalidMaterialError(f"{zone}.poisson_ratio: {nu[k]}, expected 0 < nu <= {POISSON_RATIO_LIMIT}")
         if not (np.isfinite(eta[k]) and eta[k] >= 0.0):
             raise InvalidMaterialError(f"{zone}.viscosity: {eta[k]}, expected Pa s >= 0")
     return Material(e, nu, eta)  # type: ignore[arg-type]

@@ -96,9 +96,7 @@ def stiffness_pattern(samples: Quadrature, vertices: int, held: NDArray[np.int64
     )
 
 
-def assemble(
-    pattern: StiffnessPattern, samples: Quadrature, tangents: NDArray[np.float64]
-) -> NDArray[np.float64]:
+def assemble(pattern: StiffnessPattern, samples: Quadrature, tangents: NDArray[np.float64]) -> NDArray[np.float64]:
     """CSC data of the stiffness, N/m, from tangents (s, 9, 9), Pa."""
     data = np.zeros((numba.get_num_threads(), len(pattern.indices)))
     _assemble(tangents, samples.gradients, samples.volume, samples.points_per_tet, pattern.slots, data)
@@ -117,9 +115,7 @@ class ReusedFactor:
         self._factor: spl.SuperLU | None = None
         self.factorisations = 0
 
-    def solve(
-        self, matrix: sp.csc_matrix, right: NDArray[np.float64], tolerance: float
-    ) -> NDArray[np.float64]:
+    def solve(self, matrix: sp.csc_matrix, right: NDArray[np.float64], tolerance: float) -> NDArray[np.float64]:
         """x with |matrix x - right| <= tolerance |right|; NegativeCurvatureError where there is none."""
         if self._factor is None:
             self._renew(matrix)

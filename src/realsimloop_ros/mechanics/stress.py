@@ -1,9 +1,9 @@
 """Stress and stretch over a body, at its vertices: what the twin knows about its inside.
 
-A finite element model knows stress at its quadrature samples only. The value of a vertex is the mean over the
-samples of the tets around it, weighted by volume. Averaged are the Cauchy stress, which turns with the body, and
-the right Cauchy-Green tensor, which does not; the scalars are taken of these averages. Where zones meet, the
-stress of a real body jumps; here both sides share one value.
+A finite element model knows stress at its quadrature samples only. The value of a vertex is the mean over
+the samples of the tets around it, weighted by volume. Averaged are the Cauchy stress, which turns with the
+body, and the right Cauchy-Green tensor, which does not; the scalars are taken of these averages. Where
+zones meet, the stress of a real body jumps; here both sides share one value.
 """
 
 from __future__ import annotations
