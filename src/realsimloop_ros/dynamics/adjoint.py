@@ -1,6 +1,7 @@
 """The adjoint of a rollout: the gradient of any loss of its latent states by one backward sweep.
 
-    lambda_t = -H_t^-1 (dl/dz_t + sum_k (dr_{t+k}/dz_t)^T lambda_{t+k}),   dL/dmaterial = sum_t lambda_t^T dr_t/dmaterial
+    lambda_t = -H_t^-1 (dl/dz_t + sum_k (dr_{t+k}/dz_t)^T lambda_{t+k})
+    dL/dmaterial = sum_t lambda_t^T dr_t/dmaterial
 
 Newton's iterations are never differentiated; every step costs one Hessian at its converged state and one
 vector-Jacobian product of its residual. Past positions enter the residuals, so the sweep carries the cotangents of

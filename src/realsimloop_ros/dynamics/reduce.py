@@ -38,7 +38,8 @@ _logger = logging.getLogger(__name__)
 class ReductionSettings:
     """latent_size: r; samples: cubature samples asked for, 0 for all; held_out: share of the trajectories that
     judge; tolerance: how much worse than with all samples the held-out rms may become before cubature is given
-    up, as a factor, beside an absolute slack of 1e-4 of the body's size (the accuracy a model is asked for is 1e-3)."""
+    up, as a factor, beside an absolute slack of 1e-4 of the body's size (a tenth of the accuracy asked for).
+    """
 
     latent_size: int = 40
     samples: int = 160
@@ -85,10 +86,7 @@ def held_out_error(
             state = undeformed_state(model, settings, poses[0], 0)
         _, run = rollout(model, settings, material, none, state, poses)
         x = np.stack(
-            [
-                np.asarray(positions(model, kinematics(model, poses[k]), run.latents[k]))
-                for k in trajectory.kept
-            ]
+            [np.asarray(positions(model, kinematics(model, poses[k]), run.latents[k])) for k in trajectory.kept]
         )
         distance = np.linalg.norm(x - trajectory.positions, axis=2)
         failed = (np.asarray(run.results)[: trajectory.kept[-1] + 1] != CONVERGED).any()
@@ -134,7 +132,7 @@ def reduce_body(
         "subspace": "principal",
         "latent_size": settings.latent_size,
         "settings": asdict(settings),
-        "learned_from": int(len(displacements)),
+        "learned_from": len(displacements),
         "singular_values": singular[: settings.latent_size + 1].tolist(),
     }
     complete = ReducedBody(body, basis, *every_sample(body), card)
@@ -155,10 +153,7 @@ def reduce_body(
     error = held_out_error(body, sampled.model(), held_out, integrator)
     card["cubature"] = {"samples": len(cubature.index), "fit_error": cubature.fit_error, **error.as_card()}
     _logger.info("held-out error with %d samples: %s", len(cubature.index), error)
-    if (
-        error.diverged > reference.diverged
-        or error.rms > settings.tolerance * reference.rms + 1e-4 * body.size
-    ):
+    if error.diverged > reference.diverged or error.rms > settings.tolerance * reference.rms + 1e-4 * body.size:
         _logger.warning(
             "cubature with %d samples fails its check (rms %.3g m against %.3g m with all, %d of %d diverged): "
             "the model keeps all %d samples",

@@ -49,7 +49,7 @@ class StepSettings(eqx.Module):
 
     integrator: Integrator = eqx.field(static=True)
     time_step: float = eqx.field(static=True)
-    gravity: Float[Array, "3"] = eqx.field(converter=jnp.asarray, default=STANDARD_GRAVITY)
+    gravity: Float[Array, 3] = eqx.field(converter=jnp.asarray, default=STANDARD_GRAVITY)
     mass_damping: float = eqx.field(static=True, default=0.0)
     viscous: bool = eqx.field(static=True, default=False)
     move_tolerance: float = eqx.field(static=True, default=1e-10)
@@ -149,9 +149,7 @@ def gradient(
     elasticity, viscosity = _sampled(model, material)
     piola = jax.vmap(partial(stress, model.law))(F, elasticity)
     if problem.strain_offset is not None:
-        second = viscosity[:, None, None] * (
-            settings.rate * jax.vmap(green_strain)(F) + problem.strain_offset
-        )
+        second = viscosity[:, None, None] * (settings.rate * jax.vmap(green_strain)(F) + problem.strain_offset)
         piola += F @ second
     weighted = (model.samples.volume[:, None, None] * piola).reshape(-1)
     return problem.stiffness * latent - problem.linear + weighted @ problem.lift.reshape(len(weighted), -1)
@@ -166,9 +164,7 @@ def gradient_and_hessian(
     piola, tangent = jax.vmap(partial(stress_and_tangent, model.law))(F, elasticity)
     if problem.strain_offset is not None:
         rate = jnp.asarray(settings.rate)
-        more = jax.vmap(viscous_stress_and_tangent, (0, 0, None, 0))(
-            F, problem.strain_offset, rate, viscosity
-        )
+        more = jax.vmap(viscous_stress_and_tangent, (0, 0, None, 0))(F, problem.strain_offset, rate, viscosity)
         piola, tangent = piola + more[0], tangent + more[1]
     volume, lift = model.samples.volume, problem.lift
     r = latent.shape[0]
@@ -179,8 +175,8 @@ def gradient_and_hessian(
     return problem.stiffness * latent - problem.linear + weighted @ flat, hessian
 
 
-def solve_positive(hessian: Float[Array, "r r"], right: Float[Array, "r *p"]) -> Array:
-    """hessian^-1 right by Cholesky; where that fails, with eigenvalues replaced by their clamped magnitudes."""
+def solve_positive(hessian: Float[Array, "r r"], right: Array) -> Array:
+    """hessian^-1 right, right (r,) or (r, p), by Cholesky; else with clamped magnitudes of the eigenvalues."""
     factor = jnp.linalg.cholesky(hessian)
 
     def direct() -> Array:
@@ -235,9 +231,7 @@ def minimise(
     first = (start, value_of(start), jnp.zeros((), jnp.int32), jnp.full((), jnp.inf, start.dtype))
     latent, value, count, move = jax.lax.while_loop(unfinished, iteration, first)
     finite = jnp.isfinite(value) & jnp.all(jnp.isfinite(latent))
-    result = jnp.where(
-        finite, jnp.where(move <= settings.move_tolerance, CONVERGED, MAX_ITERATIONS), NON_FINITE
-    )
+    result = jnp.where(finite, jnp.where(move <= settings.move_tolerance, CONVERGED, MAX_ITERATIONS), NON_FINITE)
     return StepSolution(latent, result, count)
 
 

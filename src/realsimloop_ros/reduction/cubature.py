@@ -3,7 +3,7 @@
 Weights are fitted so that reduced force and stiffness agree with those of all samples over a wide range of states
 (An, Kim, James 2008, with stiffness rows added): states are snapshots perturbed at three scales, 0.1, 0.4 and 1.0
 of each coordinate's spread; each gives a row block for the force and two for random stiffness products, scaled by
-the spread and normalised. Fitted near the snapshots alone, a model is fast and blows up on motions it has not seen.
+the spread and normalised. Fitted near the snapshots alone, a model is fast and blows up on unseen motions.
 """
 
 from __future__ import annotations

@@ -116,7 +116,7 @@ def quaternion_to_matrix(q: Float[Array, "*b 4"]) -> Float[Array, "*b 3 3"]:
     return jnp.stack(rows, axis=-2)
 
 
-def _partial_rotation(relative: Float[Array, "4"], fraction: Float[Array, " n"]) -> Float[Array, "n 4"]:
+def _partial_rotation(relative: Float[Array, 4], fraction: Float[Array, " n"]) -> Float[Array, "n 4"]:
     """The quaternion of a fraction of a relative rotation, smooth through the identity."""
     relative = jnp.where(relative[3] < 0.0, -relative, relative)
     vector, scalar = relative[:3], relative[3]
@@ -132,9 +132,7 @@ def _partial_rotation(relative: Float[Array, "4"], fraction: Float[Array, " n"])
     return jnp.concatenate([imaginary, real[:, None]], axis=-1)
 
 
-def hold_motions(
-    warp: GripWarp, poses: Float[Array, "g 7"]
-) -> tuple[Float[Array, "k 4"], Float[Array, "k 3"]]:
+def hold_motions(warp: GripWarp, poses: Float[Array, "g 7"]) -> tuple[Float[Array, "k 4"], Float[Array, "k 3"]]:
     """Motion of each hold from rest: quaternions (k, 4) and the present positions (k, 3) of the anchors, m."""
     rotation = _quaternion_product(poses[:, 3:], _conjugate(warp.rest_poses[:, 3:]))
     moved = warp.anchors[: len(poses)] - warp.rest_poses[:, :3]

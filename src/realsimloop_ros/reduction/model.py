@@ -1,4 +1,4 @@
-"""The reduced model: a body whose vertices follow  x = W(g) + Q(g) V z  and whose energy is a weighted few samples.
+"""The reduced model: vertices follow  x = W(g) + Q(g) V z,  and the energy is that of a few weighted samples.
 
 W and Q are the grip warp, V (n, 3, r) a linear basis that vanishes on held vertices, z (r,) the latent state. The
 basis is orthonormal in the mass metric divided by the total mass, so that |z| is the mass-weighted rms

@@ -1,4 +1,4 @@
-"""Snapshots: full-order trajectories under random grip motions, gravity and materials, that subspaces learn from."""
+"""Full-order trajectories under random grip motions, gravity and materials, that subspaces learn from."""
 
 from __future__ import annotations
 
@@ -50,8 +50,11 @@ class SnapshotSettings:
 
 @dataclass(frozen=True)
 class Snapshots:
-    """One trajectory. grip_poses: (t, g, 7) of every step; positions: (k, n, 3) float32 m, at the kept steps `kept`
-    (k,); gravity: (3,) m/s^2; youngs_modulus: Pa; initial_positions: (n, 3) the static start."""
+    """One trajectory.
+
+    grip_poses: (t, g, 7) of every step; positions: (k, n, 3) float32 m, at the steps `kept` (k,); gravity: (3,)
+    m/s^2; youngs_modulus: Pa; time_step: s.
+    """
 
     grip_poses: NDArray[np.float64]
     positions: NDArray[np.float32]
@@ -67,9 +70,7 @@ class Snapshots:
         return self.grip_poses[self.kept]
 
 
-def random_grip_motion(
-    body: Body, settings: SnapshotSettings, random: np.random.Generator
-) -> NDArray[np.float64]:
+def random_grip_motion(body: Body, settings: SnapshotSettings, random: np.random.Generator) -> NDArray[np.float64]:
     """Grip poses (t, g, 7) that pass random targets smoothly, beginning at rest."""
     grips, steps = len(body.grips), settings.steps
     poses = np.tile(np.array([grip.rest_pose for grip in body.grips]).reshape(1, grips, 7), (steps, 1, 1))
@@ -95,9 +96,7 @@ def random_grip_motion(
         for k, grip in enumerate(body.grips):
             # turn about the grip's own centre, in world axes
             world = make_pose(centres[k] + shift[k], Rotation.from_rotvec(turn[k]))
-            poses[step, k] = compose(
-                compose(world, make_pose(-centres[k], Rotation.identity())), grip.rest_pose
-            )
+            poses[step, k] = compose(compose(world, make_pose(-centres[k], Rotation.identity())), grip.rest_pose)
     return poses
 
 
@@ -161,9 +160,7 @@ def generate_snapshots(
     wanted = {"body_hash": body.content_hash, "settings": json.loads(json.dumps(asdict(settings)))}
     card = folder / "snapshots.json"
     if card.is_file() and json.loads(card.read_text()) != wanted:
-        raise ValueError(
-            f"{folder}: holds snapshots of another body or other settings; choose another folder"
-        )
+        raise ValueError(f"{folder}: holds snapshots of another body or other settings; choose another folder")
     with atomic_write(card) as temporary:
         temporary.write_text(json.dumps(wanted, indent=1))
     save_body(folder / "body.npz", body)
