@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 import trimesh
-from body.bodies import bar, two_tets
 
+from body.bodies import bar, two_tets
 from realsimloop_ros.body.body import (
     Attachment,
     Body,

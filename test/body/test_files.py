@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
-from body.bodies import bar
 
+from body.bodies import bar
 from realsimloop_ros.body.body import Body, Grip, HungWeight, InvalidBodyError, Zone
 from realsimloop_ros.body.files import (
     BodySpecification,

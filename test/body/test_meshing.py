@@ -9,8 +9,8 @@ import meshio
 import numpy as np
 import pytest
 import trimesh
-from body.bodies import bar
 
+from body.bodies import bar
 from realsimloop_ros.body.body import Body, InvalidBodyError, Zone, corner_volumes, surface_triangles
 from realsimloop_ros.body.files import load_body_specification
 from realsimloop_ros.body.meshing import box_bar, mesh_from_surface, read_tetrahedral_mesh, to_quadratic
