@@ -1,4 +1,4 @@
-"""ros2 launch realsimloop replay.launch.py bag:=FOLDER: the twin beside a recorded bag, with the bag's clock."""
+"""ros2 launch realsimloop replay.launch.py bag:=FOLDER: the twin beside a recorded bag."""
 
 from realsimloop_ros.nodes.launching import launch_description
 

@@ -4,10 +4,12 @@ installation.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from typing import Any
 
 from realsimloop_ros.nodes.graph import Graph, NodeSpecification, build_graph, graph_definition
+from realsimloop_ros.resources import share_directory
 
 # Set in every process of a launch, where the user has not set it: images need larger segments of shared
 # memory.
@@ -46,23 +48,15 @@ def graph_actions(graph: Graph) -> list[Any]:
 
 
 def graph_settings(name: str, configurations: Mapping[str, str]) -> dict[str, str]:
-    """Those of the launch arguments that belong to graph `name` and are set."""
-    known = {argument.name: argument for argument in graph_definition(name).arguments}
-    return {
-        key: value
-        for key, value in configurations.items()
-        if key in known and (value or known[key].default != "")
-    }
+    """Those of the launch arguments that `build_graph` knows: the graph's own, and NODE.PARAMETER."""
+    known = {argument.name for argument in graph_definition(name).arguments}
+    return {key: value for key, value in configurations.items() if key in known or "." in key}
 
 
 def launch_description(name: str) -> Any:
     """The launch description of graph `name`, with its arguments declared."""
-    import os
-
     from launch import LaunchDescription
     from launch.actions import DeclareLaunchArgument, OpaqueFunction, SetEnvironmentVariable
-
-    from realsimloop_ros.resources import share_directory
 
     def nodes(context: Any) -> list[Any]:
         return graph_actions(build_graph(name, graph_settings(name, context.launch_configurations)))
