@@ -72,9 +72,7 @@ def _cast(camera: Camera, centre: np.ndarray, samples: int = 3) -> tuple[np.ndar
     columns = (np.arange(camera.width)[:, None] + offsets).ravel()
     u, v = np.meshgrid(columns, rows)
     matrix = camera.intrinsics
-    rays = np.stack(
-        [(u - matrix[0, 2]) / matrix[0, 0], (v - matrix[1, 2]) / matrix[1, 1], np.ones_like(u)], -1
-    )
+    rays = np.stack([(u - matrix[0, 2]) / matrix[0, 0], (v - matrix[1, 2]) / matrix[1, 1], np.ones_like(u)], -1)
     rays = rays @ camera.camera_from_world[:3, :3]
     start = camera.centre - centre
     with np.errstate(divide="ignore"):

@@ -158,9 +158,7 @@ def load_cell(path: Path | str) -> CellFile:
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise CellFileError(f"{path}: is not YAML: {error}") from error
     if not isinstance(content, dict):
-        raise CellFileError(
-            f"{path}: expected a mapping with name, grips, cameras; got {type(content).__name__}"
-        )
+        raise CellFileError(f"{path}: expected a mapping with name, grips, cameras; got {type(content).__name__}")
     if "folder" in content:
         raise CellFileError(f"{path}: folder: is the folder of the cell file itself and cannot be set")
     try:

@@ -307,14 +307,10 @@ def _evaluate_view(layers: NDArray, views: MultiViewImages, index: int, noise: I
             f"mask and predicted silhouette overlap by {overlap:.2f} (intersection over union), less than"
             f" {noise.minimum_overlap:.2f}"
         )
-        return _ViewPart(
-            CameraDiagnostics(name, False, reason, overlap=overlap), 0.0, gradient, hessian, 0.0, 0
-        )
+        return _ViewPart(CameraDiagnostics(name, False, reason, overlap=overlap), 0.0, gradient, hessian, 0.0, 0)
     gain, gain_information = _solve_gain(layers, image, mask, background, noise)
     if not noise.gain_limits[0] <= gain <= noise.gain_limits[1]:
-        reason = (
-            f"the exposure gain {gain:.3g} lies outside {noise.gain_limits[0]:g} to {noise.gain_limits[1]:g}"
-        )
+        reason = f"the exposure gain {gain:.3g} lies outside {noise.gain_limits[0]:g} to {noise.gain_limits[1]:g}"
         diagnostics = CameraDiagnostics(name, False, reason, gain=gain, overlap=overlap)
         return _ViewPart(diagnostics, 0.0, gradient, hessian, 0.0, 0)
     loss, square, count, outliers = kernels.view_sums(

@@ -150,9 +150,7 @@ def view_image_gradient(
             square = _residual(layers, image, mask, background, gain, y, x, residual)
             _, weight = robust(square / (sigma_colour * sigma_colour), kind, scale)
             silhouette = 1.0 - transmittance - (1.0 if seen else 0.0)
-            _, edge_weight = robust(
-                silhouette * silhouette / (sigma_silhouette * sigma_silhouette), kind, scale
-            )
+            _, edge_weight = robust(silhouette * silhouette / (sigma_silhouette * sigma_silhouette), kind, scale)
             through = 0.0
             for c in range(3):
                 gradient_image[y, x, c] = colour_information * weight * residual[c] * gain

@@ -87,9 +87,7 @@ def load_splats(path: Path | str, body: Body) -> Splats:
         with np.load(binding, allow_pickle=False) as arrays:
             content = {name: arrays[name] for name in ("format", "body_hash", "tet", "weights", "gradients")}
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
-        raise SplatsError(
-            f"{binding}: cannot be read ({error}); remove it to bind the splats anew"
-        ) from error
+        raise SplatsError(f"{binding}: cannot be read ({error}); remove it to bind the splats anew") from error
     if str(content["format"]) != _FORMAT:
         raise SplatsError(f"{binding}: format is '{content['format']}', expected '{_FORMAT}'")
     if str(content["body_hash"]) != body.content_hash:
@@ -148,9 +146,7 @@ def _read_ply(path: Path) -> NDArray[Any]:
     if unknown:
         raise SplatsError(f"{path}: cannot read the vertex properties {unknown}")
     dtype = np.dtype([(name, _PLY_TYPES[kind]) for _, kind, name in properties])
-    missing = [
-        name for name in (*_NEEDED, *(f"rot_{i}" for i in range(4))) if name not in (dtype.names or ())
-    ]
+    missing = [name for name in (*_NEEDED, *(f"rot_{i}" for i in range(4))) if name not in (dtype.names or ())]
     if missing:
         raise SplatsError(f"{path}: lacks the properties {', '.join(missing)}; is it a splat file?")
     count = int(elements[0][2])

@@ -195,9 +195,9 @@ def _place_transpose(
             for q in range(3):
                 gradient[r, q] = 0.0
                 for s in range(3):
-                    gradient[r, q] += (
-                        gradient_covariances[i, r, s] + gradient_covariances[i, s, r]
-                    ) * product[s, q]
+                    gradient[r, q] += (gradient_covariances[i, r, s] + gradient_covariances[i, s, r]) * product[
+                        s, q
+                    ]
         for a in range(nodes.shape[1]):
             for r in range(3):
                 gradient_x[nodes[i, a], r] += (
