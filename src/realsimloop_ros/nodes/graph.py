@@ -142,9 +142,9 @@ def dual_arm_graph(
 ) -> Graph:
     """The twin beside the virtual cell.
 
-    cell: cell file (path or name in config/cells); scenario: what the cell's stand-in does and is made of
-    (path or name in config/scenarios); seed: of all its noise; duration: s of virtual time, 0 is the
-    scenario's own.
+    cell: cell file (path or name in config/cells); scenario: what the cell's body is really made of and how it is
+    moved (path or name in config/scenarios); seed: of its motion and noise; duration: s of virtual
+    time, 0 is the scenario's own.
     """
     cell_file = str(configuration_file("cells", cell))
     twin = _twin_nodes(cell_file, namespace) + _recorder(record, namespace)
@@ -210,11 +210,11 @@ GRAPHS: Mapping[str, GraphDefinition] = {
             GraphArgument(
                 "scenario",
                 str,
-                "scenario of the virtual cell: a path, or a name in config/scenarios",
+                "what the virtual cell is made of and does: a path, or a name in config/scenarios",
                 "dual_arm",
             ),
-            GraphArgument("seed", int, "seed of the virtual cell's noise", 0),
-            GraphArgument("duration", float, "s of virtual time; 0: as long as the scenario", 0.0),
+            GraphArgument("seed", int, "seed of motion and noise", 0),
+            GraphArgument("duration", float, "s of virtual time; 0: that of the scenario", 0.0),
             NAMESPACE,
             RECORD,
             RVIZ,
