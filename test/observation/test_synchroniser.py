@@ -1,6 +1,7 @@
 """Frames of several cameras by their stamps: what holds for any jitter, order, loss and clock."""
 
 import random
+from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
@@ -89,7 +90,7 @@ def test_any_events_give_sound_sets(events, minimum_streams, queue_length):
 def test_sets_follow_each_other_in_time(events):
     synchroniser = make(jump=10_000 * MS)
     sets = feed(synchroniser, events)
-    for earlier, later in zip(sets, sets[1:], strict=False):
+    for earlier, later in pairwise(sets):
         assert max(x for x in earlier.stamps_ns if x is not None) < min(
             x for x in later.stamps_ns if x is not None
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -104,8 +105,8 @@ def initialise_splats(
 def paint_splats(splats: Splats, normals: Array, x: Array, views: MultiViewImages) -> Splats:
     """Colours from the views: back-projected, weighted by how squarely a surface splat faces the camera.
 
-    normals (s, 3): of the first s splats, at rest. Splats that no mask shows take the colour of the nearest one that
-    is seen. Raises SplatsError where there is none.
+    normals (s, 3): of the first s splats, at rest. Splats that no mask shows take the colour of the nearest one
+    that is seen. Raises SplatsError where there is none.
     """
     surface = len(normals)
     centres, _ = splats.place(x)
@@ -176,7 +177,7 @@ def fit_appearance(
         values = optax.apply_updates(values, change)
         return {**values, "scale": jnp.clip(values["scale"], *bounds)}, state
 
-    def decode(values) -> Splats:
+    def decode(values: dict[str, Any]) -> Splats:
         scaled = axes * np.exp(np.asarray(values["scale"], np.float64))[:, None, :]
         return replace(
             splats,

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import cv2
 import numpy as np
@@ -149,7 +150,7 @@ class Camera:
         return plane * (matrix[0, 0], matrix[1, 1]) + (matrix[0, 2], matrix[1, 2])
 
     @cached_property
-    def undistortion_maps(self) -> tuple[NDArray[np.int16], NDArray[np.uint16]]:
+    def undistortion_maps(self) -> tuple[NDArray[Any], NDArray[Any]]:
         """Fixed-point maps for cv2.remap, computed once per camera."""
         first, second = cv2.initUndistortRectifyMap(
             np.array(self.intrinsics),
@@ -161,7 +162,7 @@ class Camera:
         )
         return first, second
 
-    def undistort(self, image: NDArray[np.uint8], nearest: bool = False) -> NDArray[np.uint8]:
+    def undistort(self, image: NDArray[Any], nearest: bool = False) -> NDArray[Any]:
         """An image (H, W) or (H, W, 3) as `rectified` would have taken it; black where it was not seen.
 
         nearest: for masks and labels, which must not be interpolated.
@@ -173,7 +174,7 @@ class Camera:
         first, second = self.undistortion_maps
         return cv2.remap(image, first, second, cv2.INTER_NEAREST if nearest else cv2.INTER_LINEAR)
 
-    def check_size(self, image: NDArray[np.uint8]) -> None:
+    def check_size(self, image: NDArray[Any]) -> None:
         """Raises CameraError where `image` (H, W, ...) has another size than the camera."""
         if image.shape[:2] != (self.height, self.width):
             raise CameraError(
@@ -219,7 +220,7 @@ def look_at(position: ArrayLike, target: ArrayLike, up: ArrayLike = (0.0, 0.0, 1
     forward = np.asarray(target, dtype=np.float64) - np.asarray(position, dtype=np.float64)
     right = np.cross(forward, np.asarray(up, dtype=np.float64))
     if np.linalg.norm(right) < 1e-9 * max(float(np.linalg.norm(forward)), 1.0):
-        raise CameraError(f"look_at: position {position}, target {target} and up {up} are collinear")
+        raise CameraError(f"look_at: position {position!r}, target {target!r} and up {up!r} are collinear")
     z = forward / np.linalg.norm(forward)
     x = right / np.linalg.norm(right)
     quaternion = Rotation.from_matrix(np.stack([x, np.cross(z, x), z], axis=1)).as_quat()

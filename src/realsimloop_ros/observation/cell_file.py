@@ -1,7 +1,7 @@
 """The cell file: which frames hold the body, which cameras see it, and which files describe the rest.
 
-A cell file says only what the operator of a real cell knows too. What a virtual cell's body is really made of stands
-in a file of its own.
+A cell file says only what the operator of a real cell knows too. What a virtual cell's body is really made of
+stands in a file of its own.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
 """How well the splats at a predicted state explain the camera images: loss, gradient and Gauss-Newton matrix.
 
-Per pixel of camera k, with C and T the drawn colour and transmittance, b the constant background, Y the image inside
-the mask and b outside of it, M the mask (0 or 1) and g_k the camera's exposure gain:
+Per pixel of camera k, with C and T the drawn colour and transmittance, b the constant background, Y the image
+inside the mask and b outside of it, M the mask (0 or 1) and g_k the camera's exposure gain:
 
     L = 1/n_eff [ sum rho(|g_k C + T b - Y| / sigma_colour) + rho((1 - T - M) / sigma_silhouette)
                   + 1/2 (g_k - 1)^2 / sigma_gain^2 ]
 
-rho is robust. g_k minimises L for the state at hand, so the gradient needs no derivative of it, and the Gauss-Newton
-matrix is the one with g_k eliminated. n_eff is the number of neighbouring pixels whose errors are one error: without
-it, a few thousand pixels would claim a precision that they do not have.
+rho is robust. g_k minimises L for the state at hand, so the gradient needs no derivative of it, and the
+Gauss-Newton matrix is the one with g_k eliminated. n_eff is the number of neighbouring pixels whose errors are
+one error: without it, a few thousand pixels would claim a precision that they do not have.
 """
 
 from __future__ import annotations
@@ -54,7 +54,8 @@ class ImageNoise:
     robust_scale: residual, in sigmas, from which on a pixel counts as an outlier.
     sigma_gain: of a camera's exposure gain about 1.
     background: colour over which everything is compared.
-    minimum_overlap: a camera whose mask and predicted silhouette have a smaller intersection over union is left out.
+    minimum_overlap: a camera is left out whose mask and predicted silhouette have a smaller intersection
+        over union.
     gain_limits: a camera whose gain lies outside is left out.
     gain_tolerance: the gain is iterated to this change.
     Raises ImageNoiseError.
@@ -100,9 +101,9 @@ def correlated_pixels(length: float) -> float:
 class CameraDiagnostics:
     """What one camera had to say.
 
-    used: whether it entered the sums; reason: why not, empty otherwise. gain: of its exposure. residual_rms: of the
-    colour (0 to 1) over mask and predicted body. overlap: intersection over union of both. outlier_share: of their
-    pixels, those with less than half their weight.
+    used: whether it entered the sums; reason: why not, empty otherwise. gain: of its exposure. residual_rms: of
+    the colour (0 to 1) over mask and predicted body. overlap: intersection over union of both. outlier_share:
+    of their pixels, those with less than half their weight.
     """
 
     camera: str
@@ -177,7 +178,7 @@ def image_term(
 
 @dataclass(frozen=True, eq=False)
 class ImageGradient:
-    """Loss, its derivatives with respect to centres (k, 3) and covariances (k, 3, 3), and what each camera said."""
+    """Loss, its derivatives by centres (k, 3), covariances (k, 3, 3), colours (k, 3) and opacities (k,)."""
 
     loss: float
     centres: Array

@@ -54,7 +54,8 @@ class MultiViewImages:
             array = np.asarray(getattr(self, field))
             if array.dtype != kind or array.shape != shape:
                 raise ImagesError(
-                    f"{field} is {array.dtype} {array.shape}, expected {np.dtype(kind)} {shape} for the cameras {names}"
+                    f"{field} is {array.dtype} {array.shape}, expected {np.dtype(kind)} {shape} for the cameras"
+                    f" {names}"
                 )
             object.__setattr__(self, field, array)
         seen = self.masks[self.available]

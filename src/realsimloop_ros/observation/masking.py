@@ -1,9 +1,9 @@
 """Masks of the body without learnt weights: what in the image has its colours, near where it is expected.
 
-A camera's masker is seeded once with a rough silhouette, e.g. the twin's prediction. From the seed it learns how the
-body's and its surroundings' colours are distributed (Lab histograms). Each later image is brought to the seed's
-exposure, every pixel near the last mask or the predicted silhouette gets a log ratio of the two distributions, the
-background seen before may veto, and one GrabCut step draws the rim.
+A camera's masker is seeded once with a rough silhouette, e.g. the twin's prediction. From the seed it learns
+how the body's and its surroundings' colours are distributed (Lab histograms). Each later image is brought to
+the seed's exposure, every pixel near the last mask or the predicted silhouette gets a log ratio of the two
+distributions, the background seen before may veto, and one GrabCut step draws the rim.
 """
 
 from __future__ import annotations
@@ -11,14 +11,16 @@ from __future__ import annotations
 import math
 import time
 from dataclasses import dataclass, replace
+from typing import Any
 
 import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-Image = NDArray[np.uint8]  # (H, W, 3) RGB
-Mask = NDArray[np.uint8]  # (H, W), 0 or 255
-Field = NDArray[np.float32]  # (H, W) or (H, W, 3)
+# OpenCV's signatures leave the element type open
+Image = NDArray[Any]  # uint8 (H, W, 3), RGB
+Mask = NDArray[Any]  # uint8 (H, W), 0 or 255
+Field = NDArray[Any]  # float32 (H, W) or (H, W, 3)
 
 
 class MaskerError(ValueError):
@@ -181,7 +183,7 @@ def next_state(
     allowed = cv2.dilate(expected, _disc(reach)) > 0
     if excluded is not None:
         allowed &= excluded == 0
-    rough = np.where((score > 0) & allowed, 255, 0).astype(np.uint8)
+    rough: Mask = np.where((score > 0) & allowed, 255, 0).astype(np.uint8)
     opened = cv2.morphologyEx(rough, cv2.MORPH_OPEN, _disc(1))
     # a body of two or three pixels' width must not be taken for noise
     if np.count_nonzero(opened) > 0.85 * np.count_nonzero(rough):
@@ -251,7 +253,7 @@ def _grab_cut(image: Image, labels: NDArray[np.uint8], iterations: int) -> Mask:
     cv2.grabCut(
         np.ascontiguousarray(image[window]),
         cut,
-        None,
+        (0, 0, 1, 1),  # not read: the labels say it
         np.zeros((1, 65)),
         np.zeros((1, 65)),
         iterations,
@@ -268,8 +270,8 @@ def _tidied(mask: Mask, near: Mask) -> Mask:
 def _component(mask: Mask, near: Mask) -> Mask:
     """The parts of the mask that lie where the body is expected.
 
-    A tool or a band around it may cut the body in two, so beside the part that overlaps most, those count that have
-    a fifth of its overlap, or that lie mostly where the body is expected.
+    A tool or a band around it may cut the body in two, so beside the part that overlaps most, those count that
+    have a fifth of its overlap, or that lie mostly where the body is expected.
     """
     count, labels, statistics, _ = cv2.connectedComponentsWithStats(mask, connectivity=8)
     if count <= 2:
@@ -336,7 +338,7 @@ def _resized_mask(mask: Mask, like: NDArray) -> Mask:
     height, width = like.shape[:2]
     if mask.shape == (height, width):
         return np.where(mask > 0, 255, 0).astype(np.uint8)
-    smooth = cv2.resize(np.where(mask > 0, 255, 0).astype(np.uint8), (width, height), interpolation=cv2.INTER_AREA)
+    smooth: Mask = cv2.resize(np.where(mask > 0, 255, 0).astype(np.uint8), (width, height), interpolation=cv2.INTER_AREA)
     return np.where(smooth > 127, 255, 0).astype(np.uint8)
 
 
@@ -344,7 +346,7 @@ def _pixels(share: float, image: NDArray) -> int:
     return max(1, math.ceil(share * image.shape[1]))
 
 
-def _disc(radius: int) -> NDArray[np.uint8]:
+def _disc(radius: int) -> NDArray[Any]:
     """A structuring element; a square where it is large, which OpenCV then splits into rows and columns."""
     size = 2 * int(radius) + 1
     shape = cv2.MORPH_ELLIPSE if 1 < radius < 5 else cv2.MORPH_RECT

@@ -1,7 +1,7 @@
 """The slow and readable rasterizer: every Gaussian at every pixel, in plain JAX.
 
-It says what the fast ones have to compute; values, tangents (`jax.jvp`) and gradients (`jax.grad`) alike. Memory and
-time grow with Gaussians times pixels, so it is for tests.
+It says what the fast ones have to compute; values, tangents (`jax.jvp`) and gradients (`jax.grad`) alike.
+Memory and time grow with Gaussians times pixels, so it is for tests.
 """
 
 from __future__ import annotations
@@ -58,7 +58,9 @@ def _project(centre, covariance, camera_from_world, intrinsics, width, height):
     clamped = jnp.clip(plane, -(principal + 0.5) / focal - margin, (size - principal - 0.5) / focal + margin)
     jacobian = (focal / safe_depth)[:, None] * (rotation[:2] - clamped[:, None] * rotation[2][None])
     projected = jacobian @ covariance @ jacobian.T + BLUR * jnp.eye(2)
-    return focal * plane + principal, jnp.linalg.inv(projected), depth
+    (a, b), (_, c) = projected
+    conic = jnp.array([[c, -b], [-b, a]]) / (a * c - b * b)
+    return focal * plane + principal, conic, depth
 
 
 def _render_view(centres, covariances, opacities, colours, camera_from_world, intrinsics, width, height):

@@ -1,15 +1,17 @@
 """Gaussian splats to images on the CPU: values, tangents and transposes, from numpy and from JAX.
 
-The semantics are gsplat's 'classic' ones (see `splat_projection` and `splat_kernels`; the slow and readable oracle is
-`rasterizer_oracle`), with OpenCV's pixel convention: add half a pixel to cx and cy for gsplat.
-All views run at once on a pool of threads; results do not depend on how many there are.
+The semantics are gsplat's 'classic' ones (see `splat_projection` and `splat_kernels`; the slow and readable
+oracle is `rasterizer_oracle`), with OpenCV's pixel convention: add half a pixel to cx and cy for gsplat. All
+views run at once on a pool of threads; results do not depend on how many there are.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 
 import jax
 import jax.numpy as jnp
@@ -83,8 +85,8 @@ class Rendering:
 class Projection:
     """Gaussians projected into K views, in the rasterizer's precision.
 
-    xy (K, k, 2) px, conic (K, k, 3) 1/px^2, depth (K, k) m with inf where not drawn, order: per view, the indices of
-    what is drawn, front to back; opacities (k,) and colours (k, 3).
+    xy (K, k, 2) px, conic (K, k, 3) 1/px^2, depth (K, k) m with inf where not drawn, order: per view, the
+    indices of what is drawn, front to back; opacities (k,) and colours (k, 3).
     """
 
     xy: Array
@@ -280,7 +282,7 @@ def _render_jax_transpose(views, dtype, arrays, gradient_image):
 render_jax.defvjp(_render_jax_forward, _render_jax_transpose)
 
 
-def _gaussians(arrays) -> Gaussians:
+def _gaussians(arrays: Sequence[ArrayLike]) -> Gaussians:
     return Gaussians(*(np.asarray(array, np.float64) for array in arrays))
 
 
@@ -332,8 +334,4 @@ def _bands(views: PinholeViews) -> list[tuple[int, int, int]]:
     """(view, first row, end row): enough bands to keep every core busy, of equal heights."""
     per_view = max(1, math.ceil(core_count() / views.count))
     edges = np.linspace(0, views.height, per_view + 1).astype(int)
-    return [
-        (view, int(first), int(end))
-        for view in range(views.count)
-        for first, end in zip(edges[:-1], edges[1:], strict=True)
-    ]
+    return [(view, int(first), int(end)) for view in range(views.count) for first, end in pairwise(edges)]

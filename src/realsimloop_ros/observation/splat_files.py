@@ -84,7 +84,7 @@ def load_splats(path: Path | str, body: Body) -> Splats:
     if not binding.exists():
         return bind_splats(body, centres, covariances, colours, opacities)
     try:
-        with np.load(binding, allow_pickle=False) as arrays:
+        with binding.open("rb") as stream, np.load(stream, allow_pickle=False) as arrays:
             content = {name: arrays[name] for name in ("format", "body_hash", "tet", "weights", "gradients")}
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
         raise SplatsError(f"{binding}: cannot be read ({error}); remove it to bind the splats anew") from error

@@ -5,9 +5,9 @@ Per pixel, Gaussians front to back, with T the transmittance so far (1 at the st
     alpha = min(0.999, opacity exp(-s)),  not drawn below 1/255;  the pixel closes when T (1 - alpha) <= 1e-4
     colour += alpha T c,   T -= alpha T
 
-Each kernel walks over the Gaussians in order of depth and, for each, over the pixels it reaches. Kernels release the
-GIL and share nothing, so that views and bands run on threads of their own; the result does not depend on the cut.
-A closed pixel is marked by the sign of its transmittance until the walk is over.
+Each kernel walks over the Gaussians in order of depth and, for each, over the pixels it reaches. Kernels
+release the GIL and share nothing, so that views and bands run on threads of their own; the result does not
+depend on the cut. A closed pixel is marked by the sign of its transmittance until the walk is over.
 """
 
 from __future__ import annotations
@@ -171,7 +171,7 @@ def composite_transpose(
     one, half = real(1), real(0.5)
     faintest, densest = real(ALPHA_MINIMUM), real(ALPHA_MAXIMUM)
     height, width = image.shape[0], image.shape[1]
-    # per pixel, walking back to front: the transmittance in front of what was walked over, and dL of what lies behind
+    # per pixel, walking back to front: transmittance before what was walked over, and dL of what lies behind
     walk = np.empty((height, width, 2), image.dtype)
     for y in range(height):
         for x in range(width):

@@ -203,7 +203,7 @@ class Synchroniser(Generic[Payload]):
         return min(heads) if heads else None
 
     def _match(self) -> list[SynchronisedSet[Payload]]:
-        sets = []
+        sets: list[SynchronisedSet[Payload]] = []
         while True:
             awaited = [queue for queue in self._streams.values() if not self._is_absent(queue)]
             waiting = [queue for queue in awaited if queue.stamps]

@@ -21,7 +21,8 @@ def _pool() -> ThreadPoolExecutor:
 def run_side_by_side(tasks: Sequence[Callable[[], None]]) -> None:
     """Runs the tasks to their end, one core each; the first exception is raised.
 
-    Numba's own parallel loops are not used: its portable threading layer ends the process when two threads enter it.
+    Numba's own parallel loops are not used: its portable threading layer ends the process when two threads
+    enter it.
     """
     if len(tasks) == 1 or core_count() == 1:
         for task in tasks:
