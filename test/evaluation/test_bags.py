@@ -81,16 +81,12 @@ def test_own_and_standard_messages_come_back_in_the_order_of_their_stamps(record
 
 def test_a_bag_is_read_as_folder_and_as_file(recording: Path) -> None:
     file = next(recording.glob("*.mcap"))
-    assert [m.stamp_ns for m in read_bag(file, ["theta"])] == [
-        m.stamp_ns for m in read_bag(recording, ["/theta"])
-    ]
+    assert [m.stamp_ns for m in read_bag(file, ["theta"])] == [m.stamp_ns for m in read_bag(recording, ["/theta"])]
     assert {t.name: t.count for t in bag_topics(recording)} == {"camera_0/image_raw": 40, "theta": 40}
 
 
 def test_a_time_range_is_read_inclusively(recording: Path) -> None:
-    stamps = [
-        m.stamp_ns for m in read_bag(recording, ["theta"], first_ns=START + 5, last_ns=START + 10**7 + 5)
-    ]
+    stamps = [m.stamp_ns for m in read_bag(recording, ["theta"], first_ns=START + 5, last_ns=START + 10**7 + 5)]
     assert stamps == [START + 5, START + 10**7 + 5]
 
 
@@ -144,9 +140,7 @@ def test_a_failed_write_leaves_the_former_bag(recording: Path) -> None:
 def test_a_message_of_another_definition_is_refused(recording: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = bags.message_store()
     monkeypatch.setattr(type(store), "hash_rihs01", lambda self, name: "RIHS01_changed")
-    with pytest.raises(
-        BagError, match=r"realsimloop/msg/MaterialEstimate was recorded with another definition"
-    ):
+    with pytest.raises(BagError, match=r"realsimloop/msg/MaterialEstimate was recorded with another definition"):
         list(read_bag(recording, ["theta"]))
 
 

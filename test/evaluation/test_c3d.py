@@ -72,9 +72,7 @@ def test_an_unknown_unit_is_named_and_can_be_given(tmp_path: Path, positions: ND
         (b"\x02\x50" + b"\xff" * 3000, r"not a readable \.c3d file"),
     ],
 )
-def test_an_unreadable_file_is_named_with_a_remedy(
-    tmp_path: Path, content: bytes | None, complaint: str
-) -> None:
+def test_an_unreadable_file_is_named_with_a_remedy(tmp_path: Path, content: bytes | None, complaint: str) -> None:
     path = tmp_path / "broken.c3d"
     if content is not None:
         path.write_bytes(content)

@@ -149,9 +149,7 @@ class BagWriter:
             )
             self._connections[name] = connection
         elif connection.msgtype != message_type:
-            raise BagError(
-                f"topic {name}: {message_type} after {connection.msgtype}; give each type its topic"
-            )
+            raise BagError(f"topic {name}: {message_type} after {connection.msgtype}; give each type its topic")
         self._writer.write(connection, int(stamp_ns), data)
 
     def flush(self) -> None:
@@ -251,9 +249,7 @@ def bag_topics(path: Path) -> tuple[BagTopic, ...]:
         for topic in source.topics():
             key = (topic.name, topic.message_type)
             merged[key] = merged.get(key, 0) + topic.count
-    return tuple(
-        BagTopic(name, message_type, merged[name, message_type]) for name, message_type in sorted(merged)
-    )
+    return tuple(BagTopic(name, message_type, merged[name, message_type]) for name, message_type in sorted(merged))
 
 
 _Record = tuple[str, int, str, bytes, Typestore]
@@ -324,9 +320,7 @@ class _CutSource:
                         stores[schema.name] = _store_for(self._path, [(schema.name, definition, "")])
                     yield topic, record.log_time, schema.name, record.data, stores[schema.name]
         if last is None:
-            raise BagError(
-                f"{self._path}: cut off before its first whole chunk, nothing is left; record it again"
-            )
+            raise BagError(f"{self._path}: cut off before its first whole chunk, nothing is left; record it again")
         if warn:
             warnings.warn(
                 TruncatedBagWarning(
@@ -341,9 +335,7 @@ def _sources(path: Path) -> list[_IndexedSource | _CutSource]:
         beside = sorted(
             p.name for p in path.parent.glob("*") if p.suffix == ".mcap" or (p / "metadata.yaml").is_file()
         )
-        there = (
-            f"{path.parent} holds the bags {', '.join(beside)}" if beside else f"{path.parent} holds no bag"
-        )
+        there = f"{path.parent} holds the bags {', '.join(beside)}" if beside else f"{path.parent} holds no bag"
         raise BagError(f"{path}: no such bag; {there}")
     if _opens(path):
         return [_IndexedSource(path)]

@@ -46,16 +46,12 @@ def read_c3d(path: Path, *, unit: str | None = None, frame: str = "capture") -> 
         content = ezc3d.c3d(str(path))
     except (OSError, RuntimeError, ValueError, MemoryError, IndexError) as error:
         reason = str(error).removesuffix(": iostream error")
-        raise CaptureError(
-            f"{path}: not a readable .c3d file ({reason}); export the capture again"
-        ) from error
+        raise CaptureError(f"{path}: not a readable .c3d file ({reason}); export the capture again") from error
 
     points = content["parameters"].get("POINT", {})
     rate = _number(points, "RATE")
     if not (np.isfinite(rate) and rate > 0.0):
-        raise CaptureError(
-            f"{path}: POINT:RATE is {rate}, expected a positive frame rate in Hz; export again"
-        )
+        raise CaptureError(f"{path}: POINT:RATE is {rate}, expected a positive frame rate in Hz; export again")
     data = np.asarray(content["data"]["points"], dtype=np.float64)
     positions = np.transpose(data[:3], (2, 1, 0)) * _metres_per_unit(path, points, unit)
     residuals = np.asarray(content["data"]["meta_points"]["residuals"], dtype=np.float64)

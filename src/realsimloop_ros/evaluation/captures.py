@@ -42,9 +42,7 @@ class MarkerCapture:
                 f"{self.source}: holds {k} markers in {t} frames; record again or name another file"
             )
         if self.positions.shape != (t, k, 3):
-            raise CaptureError(
-                f"{self.source}: positions of shape {self.positions.shape}, expected {(t, k, 3)}"
-            )
+            raise CaptureError(f"{self.source}: positions of shape {self.positions.shape}, expected {(t, k, 3)}")
         if len(set(self.names)) != k:
             raise CaptureError(f"{self.source}: marker labels {list(self.names)} repeat; give each its own")
         if (np.diff(self.stamps_ns) <= 0).any():
@@ -67,7 +65,7 @@ class MarkerCapture:
     @property
     def seen(self) -> NDArray[np.bool_]:
         """Which markers were seen, (t, k)."""
-        return np.isfinite(self.positions).all(axis=2)
+        return np.asarray(np.isfinite(self.positions).all(axis=2))
 
     def select(self, names: Iterable[str]) -> MarkerCapture:
         """The capture with only these markers, in this order. Raises CaptureError for an unknown one."""

@@ -97,8 +97,8 @@ class TimeSpecification(_Strict):
     release: when the held body is let go; `detect` finds it in the tracks; `none` where nothing is released.
     """
 
-    start: float = Field(0.0, ge=0.0)
-    end: float | None = Field(None, gt=0.0)
+    start: float = Field(default=0.0, ge=0.0)
+    end: float | None = Field(default=None, gt=0.0)
     release: float | Literal["detect", "none"] = "detect"
 
     @model_validator(mode="after")
@@ -155,9 +155,10 @@ class ZoneEstimation(_Strict):
 
 
 class EstimationSpecification(_Strict):
-    """How the estimate is made. marker_noise: m, standard deviation per coordinate; time_step: s;
+    """How the estimate is made.
 
-    mass_damping: 1/s (Rayleigh); zones: by the zone names of the body.
+    marker_noise: m, standard deviation per coordinate; time_step: s; mass_damping: 1/s (Rayleigh); zones: by the
+    zone names of the body.
     """
 
     zones: dict[str, ZoneEstimation] = Field(min_length=1)

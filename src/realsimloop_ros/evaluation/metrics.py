@@ -27,9 +27,10 @@ class Sag:
 
 @dataclass(frozen=True)
 class Oscillation:
-    """A damped sinusoid about a drifting mean. frequency: Hz, as observed (damped); decay_rate: 1/s;
+    """A damped sinusoid about a drifting mean.
 
-    amplitude: m at the start of the fit; residual: m, root mean square of what the fit leaves.
+    frequency: Hz, as observed (damped); decay_rate: 1/s; amplitude: m at the start of the fit; residual: m, root
+    mean square of what the fit leaves.
     """
 
     frequency: float
@@ -177,6 +178,4 @@ def summarize_timing(samples: NDArray[np.float64]) -> TimingSummary | None:
     finite = samples[np.isfinite(samples)]
     if finite.size == 0:
         return None
-    return TimingSummary(
-        float(np.percentile(finite, 50.0)), float(np.percentile(finite, 99.0)), int(finite.size)
-    )
+    return TimingSummary(float(np.percentile(finite, 50.0)), float(np.percentile(finite, 99.0)), int(finite.size))

@@ -154,16 +154,14 @@ def _release(file: ExperimentFile, tracked: MarkerCapture) -> Release | None:
             return detect_release(tracked.stamps_ns, tracked.positions)
         # seconds count from the first frame of the recording, as start and end do
         offset = wanted - file.experiment.time.start
-        return release_at(
-            tracked.stamps_ns, tracked.positions, int(tracked.stamps_ns[0]) + round(offset * 1e9)
-        )
+        return release_at(tracked.stamps_ns, tracked.positions, int(tracked.stamps_ns[0]) + round(offset * 1e9))
     except ReleaseError as error:
         raise ExperimentError(f"{file.path}: {tracked.source}: {error}") from error
 
 
 def _held_pose(file: ExperimentFile, tracked: MarkerCapture, release: Release) -> NDArray[np.float64]:
     stretch = tracked.positions[slice(*release.held)]
-    seen = np.isfinite(stretch).all(axis=2)
+    seen = np.asarray(np.isfinite(stretch).all(axis=2))
     for index, name in enumerate(tracked.names):
         if not seen[:, index].any():
             raise ExperimentError(

@@ -81,21 +81,15 @@ def detect_release(
     held_stop = int(rows[last_quiet])  # the last quiet frame may already hold the very first motion
     held_start = int(np.searchsorted(seconds, seconds[held_stop] - held_seconds))
     if held_stop - held_start < 3:
-        raise ReleaseError(
-            f"release: the held pose lasts {held_stop - held_start} frames, too few; start earlier"
-        )
-    return Release(
-        (held_start, held_stop), stamp, frame, int(rows[first_turning_point(displacement, last_quiet)])
-    )
+        raise ReleaseError(f"release: the held pose lasts {held_stop - held_start} frames, too few; start earlier")
+    return Release((held_start, held_stop), stamp, frame, int(rows[first_turning_point(displacement, last_quiet)]))
 
 
 def release_at(stamps_ns: NDArray[np.int64], positions: NDArray[np.float64], stamp_ns: int) -> Release:
     """The release when its time is known; the held pose is the quarter of a second before it."""
     frame = int(np.searchsorted(stamps_ns, stamp_ns))
     if frame < 3 or frame > len(stamps_ns) - 4:
-        raise ReleaseError(
-            f"time.release: frame {frame} of {len(stamps_ns)} leaves no held pose or no motion"
-        )
+        raise ReleaseError(f"time.release: frame {frame} of {len(stamps_ns)} leaves no held pose or no motion")
     start = int(np.searchsorted(stamps_ns, stamps_ns[frame - 1] - 250_000_000))
     centre = np.nanmean(positions[start:frame], axis=(0, 1))
     displacement = np.linalg.norm(np.nanmean(positions, axis=1) - centre, axis=1)
@@ -116,9 +110,7 @@ def first_turning_point(displacement: NDArray[np.float64], start: int) -> int:
             continue
         if value > displacement[top]:
             top = index
-        elif displacement[top] - base > moved and displacement[top] - value > 0.1 * (
-            displacement[top] - base
-        ):
+        elif displacement[top] - base > moved and displacement[top] - value > 0.1 * (displacement[top] - base):
             break
     return top
 
