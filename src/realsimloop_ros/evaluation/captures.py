@@ -87,3 +87,26 @@ class MarkerCapture:
                 f"{self.stamps_ns[0]} to {self.stamps_ns[-1]} ns"
             )
         return replace(self, stamps_ns=self.stamps_ns[inside], positions=self.positions[inside])
+
+
+@dataclass(frozen=True)
+class PoseTrack:
+    """A moving frame. stamps_ns: (t,) ascending, ns; poses: (t, 7) x y z qx qy qz qw in `frame`.
+
+    Raises CaptureError when there is no pose, or time runs backwards.
+    """
+
+    source: str
+    frame: str
+    stamps_ns: NDArray[np.int64]
+    poses: NDArray[np.float64]
+
+    def __post_init__(self) -> None:
+        if len(self.stamps_ns) == 0 or self.poses.shape != (len(self.stamps_ns), 7):
+            raise CaptureError(
+                f"{self.source}: {len(self.stamps_ns)} stamps and poses of shape {self.poses.shape}; record again"
+            )
+        if (np.diff(self.stamps_ns) <= 0).any():
+            raise CaptureError(
+                f"{self.source}: its stamps do not ascend; cut the recording where the clock went back"
+            )

@@ -36,13 +36,15 @@ class CaptureSpecification(_Strict):
     """Where the recording is: a bag folder, an .mcap or a .c3d file.
 
     A relative path starts at the experiment's folder, ${REALSIMLOOP_DATA} at the data folder. topic: of the
-    markers in a bag; frame: in which the markers must come; unit: of a .c3d file that names none.
+    markers in a bag; frame: in which markers and grips must come; unit: of a .c3d file that names none; grips: for
+    each grip of the body the topic of its pose.
     """
 
     path: str = Field(min_length=1)
     topic: str = "markers"
     frame: str = "capture"
     unit: str | None = None
+    grips: dict[str, str] = {}
 
 
 class AlignedFrame(_Strict):

@@ -1,4 +1,4 @@
-"""Motion-capture markers as messages and bags."""
+"""Motion-capture markers and moving frames as messages and bags."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from realsimloop_ros.evaluation.bags import BagError, bag_writer, message_store, read_bag
-from realsimloop_ros.evaluation.captures import MarkerCapture
+from realsimloop_ros.evaluation.captures import MarkerCapture, PoseTrack
 
+POSE_STAMPED = "geometry_msgs/msg/PoseStamped"
 MARKER_ARRAY = "visualization_msgs/msg/MarkerArray"
 _SPHERE, _ADD, _DELETE = 2, 0, 2
 
@@ -115,3 +116,21 @@ def write_marker_bag(
             bag.write(topic, stamp, marker_array(stamp, capture.frame, capture.names, positions))
             if progress is not None:
                 progress()
+
+
+def read_pose_bag(path: Path, topic: str) -> PoseTrack:
+    """The poses on a topic of a bag (geometry_msgs/PoseStamped). Raises BagError and CaptureError."""
+    stamps: list[int] = []
+    poses: list[list[float]] = []
+    frames: dict[str, None] = {}
+    for entry in read_bag(path, [topic]):
+        if entry.message.__msgtype__ != POSE_STAMPED:
+            raise BagError(f"{path}: {topic!r} holds {entry.message.__msgtype__}, expected {POSE_STAMPED}")
+        at, turn = entry.message.pose.position, entry.message.pose.orientation
+        stamps.append(stamp_of(entry.message.header))
+        poses.append([at.x, at.y, at.z, turn.x, turn.y, turn.z, turn.w])
+        frames[entry.message.header.frame_id] = None
+    if len(frames) > 1:
+        raise BagError(f"{path}: poses on {topic!r} come in the frames {list(frames)}; record them in one")
+    array = np.array(poses, dtype=np.float64).reshape(-1, 7)
+    return PoseTrack(f"{path}: {topic}", next(iter(frames), ""), np.array(stamps, np.int64), array)

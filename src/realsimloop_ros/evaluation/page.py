@@ -7,6 +7,8 @@ from collections.abc import Iterable, Sequence
 from html import escape
 
 import cv2
+import numpy as np
+from numpy.typing import NDArray
 
 from realsimloop_ros.evaluation.figures import (
     error_figure,
@@ -101,10 +103,13 @@ def _card(label: str, value: str, detail: str) -> str:
 
 def _headline(record: RunRecord, report: Report) -> str:
     cards = []
-    for zone, entry in report.theta.items():
-        cards.append(_card(f"Young's modulus, {zone}", *_parameter_card(entry.youngs_modulus, 1e-3, "kPa")))
-        if entry.poisson_ratio.std is not None:
-            cards.append(_card(f"Poisson's ratio, {zone}", *_parameter_card(entry.poisson_ratio, 1.0, "")))
+    theta = record.theta
+    for k, (zone, entry) in enumerate(report.theta.items()):
+        told = _told(theta.youngs_modulus_std[:, k])
+        cards.append(_card(f"Young's modulus, {zone}", *_parameter_card(entry.youngs_modulus, 1e-3, "kPa", told)))
+        told = _told(theta.poisson_ratio_std[:, k])
+        if told != "held":
+            cards.append(_card(f"Poisson's ratio, {zone}", *_parameter_card(entry.poisson_ratio, 1.0, "", told)))
     reconstruction = report.reconstruction
     if reconstruction.mean_mm is not None:
         cards.append(
@@ -133,7 +138,14 @@ def _headline(record: RunRecord, report: Report) -> str:
     )
 
 
-def _parameter_card(parameter: ParameterReport, scale: float, unit: str) -> tuple[str, str]:
+def _told(deviations: NDArray[np.float64]) -> str:
+    """What the last deviation says: a 95 % band, that the data do not tell the parameter, or that it was held."""
+    if len(deviations) == 0 or np.isnan(deviations[-1]):
+        return "held"
+    return "95 % band" if np.isfinite(deviations[-1]) else "not told by the data"
+
+
+def _parameter_card(parameter: ParameterReport, scale: float, unit: str, told: str) -> tuple[str, str]:
     estimate = None if parameter.estimate is None else parameter.estimate * scale
     value = number(estimate, 4)
     if parameter.std is not None:
@@ -142,7 +154,7 @@ def _parameter_card(parameter: ParameterReport, scale: float, unit: str) -> tupl
     if parameter.relative_error is not None and parameter.reference is not None:
         reference = number(parameter.reference * scale, 4, unit)
         return value, f"{percent(parameter.relative_error)} from the reference, {reference}"
-    return value, "95 % band" if parameter.std is not None else "held"
+    return value, told
 
 
 def _worst(report: Report, quantity: str) -> tuple[str, float] | None:

@@ -7,7 +7,7 @@ positions and from what the experiment file says.
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -16,9 +16,9 @@ from scipy.spatial.transform import Rotation
 
 from realsimloop_ros.body.body import Body, InvalidBodyError
 from realsimloop_ros.body.files import with_markers
-from realsimloop_ros.body.poses import inverse, make_pose, transform_points
+from realsimloop_ros.body.poses import checked_poses, compose, inverse, make_pose, transform_points
 from realsimloop_ros.evaluation.c3d import read_c3d
-from realsimloop_ros.evaluation.captures import CaptureError, CaptureWarning, MarkerCapture
+from realsimloop_ros.evaluation.captures import CaptureError, CaptureWarning, MarkerCapture, PoseTrack
 from realsimloop_ros.evaluation.experiments import (
     AlignedFrame,
     Experiment,
@@ -27,7 +27,7 @@ from realsimloop_ros.evaluation.experiments import (
     KnownFrame,
     load_experiment,
 )
-from realsimloop_ros.evaluation.marker_messages import read_marker_bag
+from realsimloop_ros.evaluation.marker_messages import read_marker_bag, read_pose_bag
 from realsimloop_ros.evaluation.release import Release, ReleaseError, detect_release, release_at
 
 # A marker further than this from where the file says it is was mixed up with another, or moved: worth a
@@ -42,9 +42,9 @@ class PreparedExperiment:
     """An experiment, ready to be estimated.
 
     body: with its markers at rest where they are bound; body_from_capture: (7,) pose that takes capture
-    coordinates to the body's frame; stamps_ns: (t,); positions: (t, k, 3) m of body.marker_names, in the
-    body's frame, NaN where not seen; release: None where nothing is released; gravity: (3,) m/s^2; notes:
-    what a reader of the report should know.
+    coordinates to the body's frame; stamps_ns: (t,); positions: (t, k, 3) m of body.marker_names, in the body's
+    frame, NaN where not seen; release: None where nothing is released; gravity: (3,) m/s^2; notes: what a reader
+    of the report should know; grips: poses in the body's frame, in the order of body.grips.
     """
 
     name: str
@@ -56,6 +56,7 @@ class PreparedExperiment:
     release: Release | None
     gravity: NDArray[np.float64]
     notes: tuple[str, ...]
+    grips: tuple[PoseTrack, ...] = ()
 
     @property
     def seconds(self) -> NDArray[np.float64]:
@@ -132,7 +133,36 @@ def prepare(file: ExperimentFile) -> PreparedExperiment:
         release=release,
         gravity=np.array(experiment.gravity),
         notes=tuple(notes),
+        grips=_grips(file, body, frame),
     )
+
+
+def _grips(file: ExperimentFile, body: Body, frame: NDArray[np.float64]) -> tuple[PoseTrack, ...]:
+    wanted = file.experiment.capture
+    for name in wanted.grips:
+        if name not in body.grip_names:
+            raise ExperimentError(
+                f"{file.path}: capture.grips.{name}: unknown grip; the body's grips are "
+                f"{', '.join(body.grip_names) or 'none'}"
+            )
+    tracks = []
+    for name in body.grip_names:
+        if name not in wanted.grips:
+            raise ExperimentError(
+                f"{file.path}: capture.grips.{name}: missing; name the topic of this grip's pose"
+            )
+        path = file.capture_path()
+        if path.suffix.lower() == ".c3d":
+            raise ExperimentError(f"{file.path}: capture.path: {path} has no poses of grips; name a bag")
+        track = read_pose_bag(path, wanted.grips[name])
+        if track.frame != wanted.frame:
+            raise ExperimentError(
+                f"{file.path}: capture.frame: {wanted.frame!r}, but the poses on {wanted.grips[name]!r} come in "
+                f"frame {track.frame!r}; name that frame, or transform the recording"
+            )
+        poses = np.stack([compose(frame, pose) for pose in checked_poses(track.poses, track.source)])
+        tracks.append(replace(track, poses=poses))
+    return tuple(tracks)
 
 
 def _cut(file: ExperimentFile, capture: MarkerCapture) -> MarkerCapture:
