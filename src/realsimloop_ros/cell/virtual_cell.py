@@ -37,8 +37,7 @@ class VirtualCellError(ValueError):
 
 @dataclass(frozen=True)
 class CameraImage:
-    """An image (H, W, 3), uint8 RGB, of cameras[camera] of the cell file. exposure_ns: when it was really
-    taken."""
+    """An image (H, W, 3), uint8 RGB, of cameras[camera] of the cell file; exposure_ns: when it was taken."""
 
     stamp_ns: int
     camera: int
