@@ -218,7 +218,9 @@ def _pack(value: Any, path: str, arrays: dict[str, NDArray[Any]]) -> Any:
     if isinstance(value, dict):
         # numbered, since a stage or a file may have any name, and an archive's entries may not
         return {key: _pack(item, f"{path}.{k}", arrays) for k, (key, item) in enumerate(value.items())}
-    if isinstance(value, tuple):
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, tuple | list):
         return [_pack(item, f"{path}.{k}", arrays) for k, item in enumerate(value)]
     return value
 
