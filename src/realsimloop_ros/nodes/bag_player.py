@@ -34,14 +34,10 @@ PARAMETERS = (
     Parameter("rate", "float", "bag seconds per second; 0: as fast as possible", 1.0, minimum=0.0),
     Parameter("topics", "str[]", "regular expressions of the topics to play; empty: every topic", []),
     Parameter("exclude", "str[]", "regular expressions of topics that are not played", ["/clock"]),
-    Parameter(
-        "clock_period", "float", "longest time of the bag between two ticks of /clock", 0.01, "s", 1e-4
-    ),
+    Parameter("clock_period", "float", "longest time of the bag between two ticks of /clock", 0.01, "s", 1e-4),
     Parameter("wait_for_nodes", "str[]", "nodes that must be ready before the first message", []),
     Parameter("wait_timeout", "float", "longest wait for nodes and subscriptions", 120.0, "s", 0.0),
-    Parameter(
-        "settle_time", "float", "wait after the last message, for what is still computed", 1.0, "s", 0.0
-    ),
+    Parameter("settle_time", "float", "wait after the last message, for what is still computed", 1.0, "s", 0.0),
 )
 LATCHED_TOPICS = ("/tf_static", "/robot_description")
 
@@ -107,12 +103,10 @@ class BagPlayer(RuntimeNode):
 
     def _publish_all(self, messages: Iterator[RawBagMessage]) -> int:
         rate, period = self.parameters["rate"], int(self.parameters["clock_period"] * 1e9)
-        begin = time.monotonic()
-        first_ns = ticked_ns = None
-        played = 0
+        begin, first_ns, ticked_ns, played = 0.0, 0, 0, 0
         for message in messages:
-            if first_ns is None or ticked_ns is None:
-                first_ns = ticked_ns = message.stamp_ns
+            if played == 0:  # opening the bag took its time too
+                begin, first_ns, ticked_ns = time.monotonic(), message.stamp_ns, message.stamp_ns
                 self._tick(first_ns)
             while ticked_ns < message.stamp_ns and not self._stopping.is_set():
                 ticked_ns = min(ticked_ns + period, message.stamp_ns)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import importlib
+import json
 import re
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-import rclpy
-from rclpy.executors import ExternalShutdownException
+from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
 from rclpy.node import Node
 from rclpy.publisher import Publisher
 from std_msgs.msg import String
@@ -36,34 +36,67 @@ def topic_matches(patterns: Iterable[str], topic: str, namespace: str = "/") -> 
     return any(re.fullmatch(pattern, name) for pattern in patterns for name in names)
 
 
+def announcement(node: Node) -> String:
+    """What a node says on `ready`: its name, and how many publishers of each topic that it subscribes it knows."""
+    counts = {topic: node.count_publishers(topic) for topic in {s.topic_name for s in node.subscriptions}}
+    return String(data=json.dumps({"node": node.get_name(), "publishers": counts}, sort_keys=True))
+
+
 def wait_until_ready(
     node: Node, expected_nodes: Sequence[str], publishers: Sequence[Publisher], timeout: float
 ) -> list[str]:
-    """Wait until every node of `expected_nodes` has said on `ready` that it is, and every publisher is
-    matched with every subscription of its topic; with a recorder among the nodes every publisher has at
-    least one.
+    """Wait until every node of `expected_nodes` has said on `ready` that it is, and each publisher and those
+    nodes' subscriptions of its topic know of each other; with a recorder among the nodes every topic has a
+    subscription.
 
     Returns what was still missing after `timeout` s of wall clock, in words; nothing where all is there. To
     be called before the node is spun. Raises ExternalShutdownException where the process is told to stop
     meanwhile.
     """
-    ready: set[str] = set()
-    subscription = node.create_subscription(String, "ready", lambda message: ready.add(message.data), READY)
-    least = 1 if "recorder" in expected_nodes else 0
+    known: dict[str, dict[str, int]] = {}
+
+    def hear(message: String) -> None:
+        said = json.loads(message.data)
+        known[said["node"]] = said["publishers"]
+
+    subscription = node.create_subscription(String, "ready", hear, READY)
+    executor = SingleThreadedExecutor(context=node.context)
+    executor.add_node(node)
     deadline = time.monotonic() + timeout
     try:
         while True:
-            rclpy.spin_once(node, timeout_sec=STEP)
-            missing = [f"node {name}" for name in expected_nodes if name not in ready]
-            missing += [
-                f"a subscription of {publisher.topic_name}"
-                for publisher in publishers
-                if publisher.get_subscription_count()
-                < max(least, node.count_subscribers(publisher.topic_name))
-            ]
+            executor.spin_once(timeout_sec=STEP)
+            missing = [f"node {name}" for name in expected_nodes if name not in known]
+            missing += _missing_matches(node, expected_nodes, publishers, known)
             if not missing or time.monotonic() >= deadline:
                 return missing
             if not node.context.ok():
                 raise ExternalShutdownException
     finally:
+        executor.remove_node(node)
+        executor.shutdown()
         node.destroy_subscription(subscription)
+
+
+def _missing_matches(
+    node: Node,
+    expected_nodes: Sequence[str],
+    publishers: Sequence[Publisher],
+    known: Mapping[str, Mapping[str, int]],
+) -> list[str]:
+    missing = []
+    for publisher in publishers:
+        topic = publisher.topic_name
+        subscribers = {info.node_name for info in node.get_subscriptions_info_by_topic(topic)}
+        # a match is complete when the subscriber knows of it too, up to a second later; before, it takes nothing
+        behind = [
+            name
+            for name in sorted(subscribers & set(expected_nodes))
+            if known.get(name, {}).get(topic, 0) < node.count_publishers(topic)
+        ]
+        if "recorder" in expected_nodes and "recorder" not in subscribers:
+            behind.append("recorder")
+        if not behind and publisher.get_subscription_count() < len(subscribers):
+            behind = ["someone"]
+        missing += [f"{name}'s subscription of {topic}" for name in behind]
+    return missing

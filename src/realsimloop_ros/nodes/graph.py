@@ -263,9 +263,7 @@ def build_graph(name: str, settings: Mapping[str, str]) -> Graph:
                 f"graph {name} has no argument {key!r}; it has {', '.join(known)}, and NODE.PARAMETER"
             )
     missing = [
-        argument.name
-        for argument in definition.arguments
-        if argument.required and argument.name not in values
+        argument.name for argument in definition.arguments if argument.required and argument.name not in values
     ]
     if missing:
         raise GraphError(f"graph {name} needs the argument {', '.join(f'{key}:=...' for key in missing)}")
@@ -274,9 +272,7 @@ def build_graph(name: str, settings: Mapping[str, str]) -> Graph:
 
 def _twin_nodes(cell_file: str, namespace: str) -> tuple[NodeSpecification, ...]:
     return tuple(
-        NodeSpecification(
-            name, name, namespace=namespace, parameters={"cell": cell_file, "use_sim_time": True}
-        )
+        NodeSpecification(name, name, namespace=namespace, parameters={"cell": cell_file, "use_sim_time": True})
         for name in ("camera_sync", "simulator", "estimator", "stress")
     )
 
@@ -289,9 +285,7 @@ def _recorder(bag: str, namespace: str) -> tuple[NodeSpecification, ...]:
         raise GraphError(f"argument record: {path} exists already; name a folder that does not")
     parameters: dict[str, ParameterValue] = {"bag": str(path), "use_sim_time": True}
     return (
-        NodeSpecification(
-            "recorder", "recorder", namespace=namespace, parameters=parameters, stops_last=True
-        ),
+        NodeSpecification("recorder", "recorder", namespace=namespace, parameters=parameters, stops_last=True),
     )
 
 

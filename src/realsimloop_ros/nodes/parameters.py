@@ -122,15 +122,11 @@ def _declare(node: Node, parameter: Parameter) -> Any:
     given = node._parameter_overrides.get(parameter.name)
     if given is None and parameter.default is None:
         raise ParameterError(f"{where} is not set; it is {parameter._sentence()}")
-    # an empty list has no type on the command line, in a parameter file or from rclpy
-    if given is not None and given.type_ is RosParameter.Type.BYTE_ARRAY and not given.value:
-        return []
-    if parameter.kind.endswith("[]") and given is None and not parameter.default:
+    # rclpy takes an empty list for one of bytes, so its type is declared instead, and it stays unset
+    default = kind if parameter.default is None or parameter.default == [] else parameter.default
+    if given is None and default is kind:
         node.declare_parameter(parameter.name, kind, parameter.descriptor())
         return []
-    default = kind if parameter.default is None else parameter.default
-    if parameter.kind == "float" and parameter.default is not None:
-        default = float(parameter.default)
     try:
         value = node.declare_parameter(parameter.name, default, parameter.descriptor()).value
     except InvalidParameterTypeException:
@@ -142,4 +138,5 @@ def _declare(node: Node, parameter: Parameter) -> Any:
         raise ParameterError(f"{where} is {shown!r}, expected a value {parameter.range_text()}") from None
     if parameter.choices and value not in parameter.choices:
         raise ParameterError(f"{where} is {value!r}, expected {parameter.range_text()}")
-    return list(value) if parameter.kind.endswith("[]") else value
+    # an empty list on the command line reaches rclpy as no value
+    return list(value or []) if parameter.kind.endswith("[]") else value

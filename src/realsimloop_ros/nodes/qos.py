@@ -21,7 +21,7 @@ LATCHED = QoSProfile(
     durability=DurabilityPolicy.TRANSIENT_LOCAL,
 )
 
-# Many publishers share the topic `ready`; whoever waits wants the last word of each.
+# Many nodes publish on `ready` (LATCHED); whoever waits wants the last word of each.
 READY = QoSProfile(
     depth=100,
     history=HistoryPolicy.KEEP_LAST,

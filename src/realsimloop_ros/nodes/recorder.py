@@ -120,9 +120,7 @@ class Recorder(RuntimeNode):
     def _enqueue(self, entry: Entry) -> None:
         if self._received_bytes - self._written_bytes > MAXIMUM_WAITING:
             self.diagnostics.count_drop("disk_too_slow")
-            self.diagnostics.warn(
-                "the disk is too slow for what is recorded: record fewer topics, or compress"
-            )
+            self.diagnostics.warn("the disk is too slow for what is recorded: record fewer topics, or compress")
             return
         self._received_bytes += len(entry.data)
         self._queue.put(entry)
@@ -139,9 +137,7 @@ class Recorder(RuntimeNode):
                 if entry is None:
                     return
                 self._written_bytes += len(entry.data)
-                self._writer.write_raw(
-                    entry.topic, entry.stamp_ns, entry.message_type, entry.data, entry.offered
-                )
+                self._writer.write_raw(entry.topic, entry.stamp_ns, entry.message_type, entry.data, entry.offered)
                 self.counts[entry.topic] += 1
                 if time.monotonic() - flushed >= FLUSH_PERIOD:
                     flushed = time.monotonic()
@@ -154,9 +150,7 @@ class Recorder(RuntimeNode):
         self._queue.put(None)
         self._thread.join()
         self._writing.__exit__(None, None, None)
-        self.get_logger().info(
-            f"{self._bag}: {sum(self.counts.values())} messages on {len(self.counts)} topics"
-        )
+        self.get_logger().info(f"{self._bag}: {sum(self.counts.values())} messages on {len(self.counts)} topics")
 
 
 def main() -> int:

@@ -19,6 +19,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar
 
 import rclpy
+from rclpy.clock import Clock, ClockType
 from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
 from rclpy.lifecycle import LifecycleNode, TransitionCallbackReturn
 from rclpy.node import Node
@@ -26,13 +27,15 @@ from rclpy.task import Future
 from std_msgs.msg import String
 
 from realsimloop_ros.nodes.diagnostics import Diagnostics
+from realsimloop_ros.nodes.discovery import announcement
 from realsimloop_ros.nodes.environment import SUPERVISOR_VARIABLE
 from realsimloop_ros.nodes.parameters import Parameter, ParameterError, declare_parameters
-from realsimloop_ros.nodes.qos import READY
+from realsimloop_ros.nodes.qos import LATCHED
 
 # A node exits with this when its settings are wrong, as command line tools do.
 USAGE_ERROR = 2
 _PR_SET_PDEATHSIG = 1
+ANNOUNCEMENT_PERIOD = 0.1  # s, wall clock
 
 Item = TypeVar("Item")
 
@@ -53,7 +56,11 @@ class _Runtime:
         self.parameters = declare_parameters(self, parameters)
         self.diagnostics = Diagnostics(self)
         self.finished = Future()
-        self._ready_publisher = self.create_publisher(String, "ready", READY)
+        self._ready = False
+        self._announced = String()
+        self._ready_publisher = self.create_publisher(String, "ready", LATCHED)
+        steady = Clock(clock_type=ClockType.STEADY_TIME)
+        self.create_timer(ANNOUNCEMENT_PERIOD, self._announce, clock=steady)
 
     def finish(self, status: int = 0, reason: str = "") -> None:
         """End the process with `status`, from any thread. A reason is logged, as an error unless status is
@@ -69,9 +76,20 @@ class _Runtime:
         self.finished.set_result(status)
 
     def announce_ready(self) -> None:
-        """Tell on the topic `ready` that every subscription stands and nothing is left to be compiled."""
+        """Tell on the topic `ready` that every subscription stands and nothing is left to be compiled; and from
+        now on which publishers are known, so that these can wait for it.
+        """
+        self._ready = True
+        self._announce()
+
+    def _announce(self) -> None:
         assert isinstance(self, Node)
-        self._ready_publisher.publish(String(data=self.get_name()))
+        if not self._ready:
+            return
+        message = announcement(self)
+        if message != self._announced:
+            self._announced = message
+            self._ready_publisher.publish(message)
 
     def close(self) -> None:
         """Called once when the node ends, however it ends: stop threads, close files. Nodes extend it."""

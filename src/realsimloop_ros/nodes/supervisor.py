@@ -102,9 +102,7 @@ def run_graph(
         environment = ros_environment(domain, output / "log" / "ros")
         environment[SUPERVISOR_VARIABLE] = str(os.getpid())
         screen.say(f"{graph.name}: {len(graph.nodes)} nodes, ROS domain {domain}, logs in {output / 'log'}")
-        processes = [
-            NodeProcess(node, commands[node.name], environment, output, screen) for node in graph.nodes
-        ]
+        processes = [NodeProcess(node, commands[node.name], environment, output, screen) for node in graph.nodes]
         started = time.monotonic()
         try:
             for process in processes:

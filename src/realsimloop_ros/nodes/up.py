@@ -15,9 +15,7 @@ from realsimloop_ros.nodes.graph import GRAPHS, Graph, GraphError, build_graph, 
 from realsimloop_ros.nodes.supervisor import run_graph
 
 NAME_HELP = f"One of {', '.join(GRAPHS)}."
-SETTINGS_HELP = (
-    "key:=value: an argument of the graph (see `realsimloop graph NAME`) or NODE.PARAMETER:=value."
-)
+SETTINGS_HELP = "key:=value: an argument of the graph (see `realsimloop graph NAME`) or NODE.PARAMETER:=value."
 
 
 def up(
