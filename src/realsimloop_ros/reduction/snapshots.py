@@ -29,8 +29,8 @@ class SnapshotSettings:
     trajectories, steps: how many, of how many steps; time_step: s; keyframes: targets a grip passes in one
     trajectory; twist, bend: largest rotation per grip about the axis between the grips and across it, rad; shift:
     largest translation per grip and axis, m; youngs_modulus: range, Pa, log-uniform; poisson_ratio: range;
-    gravity: range of its magnitude, m/s^2 (its direction is random where no grip moves the body); every: keep each
-    so many steps.
+    gravity: range of its magnitude, m/s^2; gravity_direction: about which it is spread by some 0.2 rad where no
+    grip moves the body, any direction where None; every: keep each so many steps.
     """
 
     trajectories: int = 48
@@ -43,6 +43,7 @@ class SnapshotSettings:
     youngs_modulus: tuple[float, float] = (0.1e6, 0.6e6)
     poisson_ratio: tuple[float, float] = (0.40, 0.48)
     gravity: tuple[float, float] = (5.0, 15.0)
+    gravity_direction: tuple[float, float, float] | None = None
     integrator: str = "bdf2"
     every: int = 2
     seed: int = 1
@@ -109,6 +110,9 @@ def simulate_snapshots(body: Body, settings: SnapshotSettings, index: int) -> Sn
     direction = np.array([0.0, 0.0, -1.0])
     if not body.grips:
         direction = random.standard_normal(3)
+        if settings.gravity_direction is not None:
+            given = np.array(settings.gravity_direction)
+            direction = given / np.linalg.norm(given) + 0.2 * direction
     gravity = random.uniform(*settings.gravity) * direction / np.linalg.norm(direction)
     poses = random_grip_motion(body, settings, random)
     solver = FullOrderSolver(

@@ -1,0 +1,524 @@
+"""The windowed estimator: every few frames, what is seen and what is predicted become a better theta.
+
+Time is cut into segments of a fixed number of ticks. A segment is closed once a frame beyond its end has come
+and every grip is known up to it, whatever the order of arrival, so a live run and a replay compute the same.
+Closing a segment rolls the model over it with sensitivities, turns its frames into evidence, and makes a
+Gauss-Newton step on
+
+    L(u) = sum over the window of frame losses + 1/2 |u - u_prior|^2  + what earlier windows knew, fading.
+
+Evidence is kept linearised; the window is rolled out anew only when u has moved further than its linearisation
+bears. The window's start state follows u to first order through its own sensitivities.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+import jax.numpy as jnp
+import numpy as np
+from numpy.typing import NDArray
+
+from realsimloop_ros.body.body import Body
+from realsimloop_ros.body.poses import checked_poses, interpolate
+from realsimloop_ros.dynamics.rollout import TwinState, moved_by, rest_state, undeformed_state
+from realsimloop_ros.dynamics.stepper import CONVERGED, StepSettings
+from realsimloop_ros.estimation.identifiability import observable_part
+from realsimloop_ros.estimation.theta import ParameterSpace
+from realsimloop_ros.estimation.window import (
+    Evidence,
+    Segment,
+    SegmentFrame,
+    frame_vertices,
+    gather_evidence,
+    simulate,
+)
+from realsimloop_ros.mechanics.material import Material
+from realsimloop_ros.observation.likelihoods import FrameObservation, Likelihood, ObservationError
+from realsimloop_ros.reduction.model import ReducedModel
+
+
+class UpdateStatus(IntEnum):
+    """What became of an update; the values are those of MaterialEstimate.msg."""
+
+    UPDATED = 0
+    HELD_NO_OBSERVATION = 1
+    HELD_NOT_CONVERGED = 2
+    HELD_LOSS_NOT_REDUCED = 3
+    HELD_UNOBSERVABLE = 4
+    HELD_NON_FINITE = 5
+    HELD_OUT_OF_BOUNDS = 6
+
+
+@dataclass(frozen=True)
+class EstimatorSettings:
+    """How an estimator works.
+
+    window: segments; ticks_per_segment: of the model's time step; forgetting: factor per segment on what left the
+    window (1 for a material that does not change); trust_radius: largest step of any coordinate of u;
+    relinearise_beyond: move of u from which on the window is rolled out anew; relinearisations: at most so many
+    per update; least_gain: information of a direction, in units of the prior's, below which it counts as
+    unobservable; model_deviation: standard deviation of log E and nu (by quantity) that no amount of data removes,
+    the error of the model itself; refresh_beyond: move of u since the appearance was learnt from which on it is
+    learnt anew.
+    """
+
+    window: int = 8
+    ticks_per_segment: int = 6
+    forgetting: float = 0.972
+    trust_radius: float = 0.5
+    relinearise_beyond: float = 0.02
+    relinearisations: int = 3
+    least_gain: float = 0.25
+    model_deviation: dict[str, float] = field(
+        default_factory=lambda: {"youngs_modulus": 0.02, "poisson_ratio": 0.004, "viscosity": 0.1}
+    )
+    refresh_beyond: float = 0.1
+
+    def __post_init__(self) -> None:
+        for name in ("window", "ticks_per_segment"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name}: {getattr(self, name)}, expected at least 1")
+        for name, high in (("forgetting", 1.0), ("trust_radius", np.inf), ("relinearise_beyond", np.inf)):
+            if not 0.0 < getattr(self, name) <= high:
+                raise ValueError(f"{name}: {getattr(self, name)}, expected above 0 and at most {high}")
+
+
+@dataclass(frozen=True, eq=False)
+class MaterialUpdate:
+    """The estimate after a segment.
+
+    stamp_ns: of the newest frame in it; material: per zone; covariance: (p, p) over parameter_names, infinite
+    where unobservable; losses of the window before and after; latent: (r,), grip_poses: (g, 7) and vertices:
+    (n, 3) at that frame's stamp, predicted at the new theta; figures: of the likelihoods, by name.
+    """
+
+    stamp_ns: int
+    zone_names: tuple[str, ...]
+    material: Material
+    parameter_names: tuple[str, ...]
+    covariance: NDArray[np.float64]
+    status: UpdateStatus
+    reason: str
+    loss_before: float
+    loss_after: float
+    frames_used: int
+    solve_time_s: float
+    latent: NDArray[np.float64]
+    grip_poses: NDArray[np.float64]
+    vertices: NDArray[np.float64]
+    figures: dict[str, float]
+
+
+class _GripStream:
+    """Poses of one grip over time, dropped once no segment can ask for them."""
+
+    def __init__(self) -> None:
+        self.stamps: deque[int] = deque()
+        self.poses: deque[NDArray[np.float64]] = deque()
+
+    def add(self, stamp_ns: int, pose: NDArray[np.float64]) -> bool:
+        if self.stamps and stamp_ns <= self.stamps[-1]:
+            return False
+        self.stamps.append(stamp_ns)
+        self.poses.append(pose)
+        return True
+
+    def at(self, stamp_ns: int) -> NDArray[np.float64]:
+        return interpolate(np.array(self.stamps), np.array(self.poses), stamp_ns)
+
+    def forget_before(self, stamp_ns: int) -> None:
+        while len(self.stamps) > 2 and self.stamps[1] < stamp_ns:
+            self.stamps.popleft()
+            self.poses.popleft()
+
+
+class Track:
+    """One body under observation: its model, what measures it, and its window.
+
+    start: `rest` begins in static equilibrium at the first grip poses, `undeformed` in the held rest shape.
+    """
+
+    def __init__(
+        self,
+        body: Body,
+        model: ReducedModel,
+        settings: StepSettings,
+        likelihoods: Sequence[Likelihood],
+        *,
+        start: str = "rest",
+        origin_ns: int | None = None,
+    ) -> None:
+        if start not in ("rest", "undeformed"):
+            raise ValueError(f"start: {start!r}, expected 'rest' or 'undeformed'")
+        self.body = body
+        self.model = model
+        self.settings = settings
+        self.likelihoods = tuple(likelihoods)
+        self.start = start
+        self.origin_ns = origin_ns
+        self.grips = {grip.name: _GripStream() for grip in body.grips}
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget the window and what waits; the origin is taken from the next frame."""
+        self.segments: deque[Segment] = deque()
+        self.waiting: deque[FrameObservation] = deque()
+        self.state: TwinState | None = None
+        self.begin_ns: int | None = self.origin_ns
+
+    def poses_at(self, stamp_ns: int) -> NDArray[np.float64]:
+        """Grip poses (g, 7) in the order of body.grips."""
+        return np.array([stream.at(stamp_ns) for stream in self.grips.values()]).reshape(-1, 7)
+
+    def grips_known_until(self) -> float:
+        """Stamp, ns, up to which every grip is known."""
+        return min(
+            (stream.stamps[-1] if stream.stamps else -np.inf for stream in self.grips.values()), default=np.inf
+        )
+
+
+class TwinEstimator:
+    """Estimates one theta from one track, or from several that share their material."""
+
+    def __init__(self, tracks: Sequence[Track], space: ParameterSpace, settings: EstimatorSettings) -> None:
+        if not tracks:
+            raise ValueError("tracks: none given, expected at least one")
+        for track in tracks:
+            if track.body.zone_names != space.zone_names:
+                raise ValueError(
+                    f"tracks: zones {track.body.zone_names} differ from the theta's {space.zone_names}"
+                )
+        self.tracks = tuple(tracks)
+        self.space = space
+        self.settings = settings
+        self.u = space.coordinates(space.prior)
+        self._lower, self._upper = space.bounds()
+        self._prior_precision = space.prior_precision()
+        self._prior_u = self.u.copy()
+        # what has left the window, as information about u
+        self._old_precision = np.zeros_like(self._prior_precision)
+        self._old_vector = np.zeros_like(self.u)
+        self._refreshed_at = self.u.copy()
+        self.rejected: dict[str, int] = {}
+
+    @property
+    def material(self) -> Material:
+        """The present estimate."""
+        return self.space.material(self.u)
+
+    def segment_ns(self, track: Track) -> int:
+        """Length of a segment, ns."""
+        return round(track.settings.time_step * self.settings.ticks_per_segment * 1e9)
+
+    def add_grip_pose(self, grip: str, stamp_ns: int, pose: NDArray[np.float64], track: int = 0) -> None:
+        """A grip's pose (7,). Unknown grips raise ObservationError; a stamp that is not newer is counted."""
+        streams = self.tracks[track].grips
+        if grip not in streams:
+            raise ObservationError(f"grip: {grip!r} is unknown, the body has {sorted(streams)}")
+        if not streams[grip].add(stamp_ns, checked_poses(pose, f"{grip} pose")):
+            self._count("grip_stamp_not_newer")
+
+    def add_observation(self, observation: FrameObservation, track: int = 0) -> list[MaterialUpdate]:
+        """A frame; returns the updates of all segments it closes, oldest first."""
+        self._check(observation, self.tracks[track])
+        chosen = self.tracks[track]
+        newest = chosen.waiting[-1].stamp_ns if chosen.waiting else chosen.begin_ns
+        if newest is not None and observation.stamp_ns < newest:
+            self._count("frame_stamp_not_newer")
+            return []
+        chosen.waiting.append(observation)
+        return self.advance(track)
+
+    def advance(self, track: int = 0) -> list[MaterialUpdate]:
+        """Close every segment that can be closed: call it too when grip poses have come after the frames."""
+        chosen = self.tracks[track]
+        updates = []
+        while (segment := self._next_segment(chosen)) is not None:
+            update = self._close(chosen, *segment)
+            if update is not None:
+                updates.append(update)
+        return updates
+
+    def reset(self, track: int = 0) -> None:
+        """Begin the track anew, after a clock jump or a gap; theta and what is known of it stay."""
+        for segment in self.tracks[track].segments:
+            self._absorb(segment.evidence)
+        for stream in self.tracks[track].grips.values():
+            stream.stamps.clear()
+            stream.poses.clear()
+        self.tracks[track].clear()
+
+    def _count(self, cause: str) -> None:
+        self.rejected[cause] = self.rejected.get(cause, 0) + 1
+
+    def _check(self, observation: FrameObservation, track: Track) -> None:
+        markers = observation.marker_positions
+        expected = (len(track.body.marker_names), 3)
+        if markers is not None and markers.shape != expected:
+            raise ObservationError(
+                f"marker_positions: shape {markers.shape}, expected {expected} for {track.body.marker_names}"
+            )
+        if markers is not None and np.isinf(markers).any():
+            raise ObservationError("marker_positions: infinite numbers; mark unseen markers by NaN")
+
+    def _next_segment(self, track: Track) -> tuple[int, list[FrameObservation]] | None:
+        """End stamp and frames of the next segment, if it can be closed."""
+        if not track.waiting:
+            return None
+        length = self.segment_ns(track)
+        if track.begin_ns is None:
+            # frames at a steady rate then lie in the middle of their segments, away from the cuts
+            track.begin_ns = track.waiting[0].stamp_ns - length // 2
+        end = track.begin_ns + length
+        if track.waiting[-1].stamp_ns < end or track.grips_known_until() < end:
+            return None
+        frames = []
+        while track.waiting and track.waiting[0].stamp_ns < end:
+            frames.append(track.waiting.popleft())
+        return end, frames
+
+    def _close(self, track: Track, end: int, observations: list[FrameObservation]) -> MaterialUpdate | None:
+        began = time.perf_counter()
+        assert track.begin_ns is not None
+        begin, ticks = track.begin_ns, self.settings.ticks_per_segment
+        step = (end - begin) / ticks
+        poses = np.array([track.poses_at(round(begin + (k + 1) * step)) for k in range(ticks)])
+        poses = poses.reshape(ticks, -1, 7)
+        if track.state is None:
+            track.state = self._first_state(track, track.poses_at(begin))
+        frames = []
+        for observation in observations:
+            place = (observation.stamp_ns - begin) / step
+            tick = min(int(place), ticks - 1)
+            frames.append(SegmentFrame(observation, tick, place - tick, track.poses_at(observation.stamp_ns)))
+        track.begin_ns = end
+        for stream in track.grips.values():
+            stream.forget_before(end)
+        segment = self._roll(track, track.state, end, poses, tuple(frames))
+        while len(track.segments) >= self.settings.window:
+            self._absorb(track.segments.popleft().evidence)
+        track.segments.append(segment)
+        track.state = segment.end
+        if not frames:
+            return None
+        status, reason, before, after = self._update()
+        segment = track.segments[-1]
+        track.state = segment.end
+        return self._report(track, segment, status, reason, before, after, time.perf_counter() - began)
+
+    def _first_state(self, track: Track, poses: NDArray[np.float64]) -> TwinState:
+        if track.start == "undeformed":
+            return undeformed_state(track.model, track.settings, jnp.asarray(poses), self.space.size)
+        material, directions = self.space.material(self.u), self.space.directions(self.u)
+        state, result = rest_state(track.model, track.settings, material, directions, jnp.asarray(poses))
+        if int(result) != CONVERGED:
+            self._count("start_not_converged")
+        return state
+
+    def _roll(
+        self,
+        track: Track,
+        start: TwinState,
+        end_ns: int,
+        poses: NDArray[np.float64],
+        frames: tuple[SegmentFrame, ...],
+    ) -> Segment:
+        end, run = simulate(track.model, track.settings, self.space, self.u, start, poses)
+        for frame in frames:
+            for likelihood in track.likelihoods:
+                likelihood.prepare(frame_vertices(track.model, start, run, frame)[0], frame.observation)
+        evidence = gather_evidence(track.model, track.likelihoods, self.u, start, run, frames)
+        return Segment(end_ns, poses, frames, start, end, run, evidence)
+
+    def _absorb(self, evidence: Evidence) -> None:
+        """Move a segment's evidence out of the window; older knowledge fades."""
+        self._old_precision *= self.settings.forgetting
+        self._old_vector *= self.settings.forgetting
+        if evidence.valid:
+            precision, vector = evidence.information()
+            self._old_precision += precision
+            self._old_vector += vector
+
+    def _evidence(self) -> list[Evidence]:
+        return [segment.evidence for track in self.tracks for segment in track.segments if segment.evidence.valid]
+
+    def _known(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Information on u from data alone: precision and vector."""
+        precision, vector = self._old_precision.copy(), self._old_vector.copy()
+        for evidence in self._evidence():
+            more = evidence.information()
+            precision += more[0]
+            vector += more[1]
+        return precision, vector
+
+    def _loss(self, u: NDArray[np.float64]) -> float:
+        """The window's loss at u by its quadratic model, which is exact where it was rolled out at u."""
+        away = u - self._prior_u
+        old = 0.5 * u @ self._old_precision @ u - self._old_vector @ u
+        return float(
+            sum(evidence.loss_at(u) for evidence in self._evidence())
+            + 0.5 * away @ self._prior_precision @ away
+            + old
+        )
+
+    def _update(self) -> tuple[UpdateStatus, str, float, float]:
+        before = self._loss(self.u)
+        evidence = self._evidence()
+        if not evidence or not any(e.frames for e in evidence):
+            unstable = any(not s.evidence.valid for track in self.tracks for s in track.segments)
+            if unstable:
+                return UpdateStatus.HELD_NOT_CONVERGED, "a step of the window did not converge", before, before
+            return UpdateStatus.HELD_NO_OBSERVATION, "no frame of the window could be used", before, before
+        status, reason = UpdateStatus.UPDATED, ""
+        held = self.u.copy()
+        for _ in range(self.settings.relinearisations):
+            change, limited = self._gauss_newton_step()
+            if change is None:
+                return UpdateStatus.HELD_NON_FINITE, "the Gauss-Newton step is not finite", before, before
+            if not np.any(change):
+                if np.array_equal(held, self.u):
+                    status, reason = UpdateStatus.HELD_UNOBSERVABLE, "no direction of theta is observable"
+                    if limited:
+                        status, reason = UpdateStatus.HELD_OUT_OF_BOUNDS, "the step would leave the bounds"
+                break
+            if limited:
+                reason = "the step was cut at a bound or the trust radius"
+            if np.abs(change).max() <= self.settings.relinearise_beyond:
+                self._shift(change)
+                break
+            if not self._relinearise(change):
+                if np.array_equal(held, self.u):
+                    status = UpdateStatus.HELD_LOSS_NOT_REDUCED
+                    reason = "rolled out anew, the window's loss did not fall"
+                break
+        self._refresh_appearance()
+        return status, reason, before, self._loss(self.u)
+
+    def _gauss_newton_step(self) -> tuple[NDArray[np.float64] | None, bool]:
+        precision, vector = self._known()
+        slope = precision @ self.u - vector + self._prior_precision @ (self.u - self._prior_u)
+        if not (np.isfinite(precision).all() and np.isfinite(slope).all()):
+            return None, False
+        observable, _ = observable_part(precision, self._prior_precision, self.settings.least_gain)
+        # the step within the observable subspace: theta is held along the others
+        matrix = observable.T @ (precision + self._prior_precision) @ observable
+        if observable.shape[1] == 0:
+            return np.zeros_like(self.u), False
+        step = -observable @ np.linalg.solve(matrix, observable.T @ slope)
+        largest = np.abs(step).max()
+        limited = bool(largest > self.settings.trust_radius)
+        if limited:
+            step *= self.settings.trust_radius / largest
+        outside = (self.u + step < self._lower) | (self.u + step > self._upper)
+        bounded = np.where(outside, np.clip(self.u + step, self._lower, self._upper) - self.u, step)
+        return bounded, limited or bool(outside.any())
+
+    def _shift(self, change: NDArray[np.float64]) -> None:
+        """Move u by a small change: states follow to first order, evidence stays where it was linearised."""
+        self.u = self.u + change
+        moved = jnp.asarray(change)
+        for track in self.tracks:
+            for segment in track.segments:
+                segment.start = moved_by(segment.start, moved)
+                segment.end = moved_by(segment.end, moved)
+            if track.segments:
+                track.state = track.segments[-1].end
+
+    def _relinearise(self, change: NDArray[np.float64]) -> bool:
+        """Roll every window out at u + change; kept only if the loss falls."""
+        before = self._loss(self.u)
+        previous = self.u
+        kept = [list(track.segments) for track in self.tracks]
+        self.u = previous + change
+        moved = jnp.asarray(change)
+        for track in self.tracks:
+            state: TwinState | None = None
+            rolled = []
+            for segment in track.segments:
+                state = moved_by(segment.start, moved) if state is None else state
+                new = self._roll(track, state, segment.end_stamp_ns, segment.grip_poses, segment.frames)
+                rolled.append(new)
+                state = new.end
+            track.segments = deque(rolled)
+        lost = sum(s.evidence.valid for segments in kept for s in segments) > len(self._evidence())
+        if lost or not self._loss(self.u) < before:
+            self.u = previous
+            for track, segments in zip(self.tracks, kept, strict=True):
+                track.segments = deque(segments)
+            return False
+        for track in self.tracks:
+            if track.segments:
+                track.state = track.segments[-1].end
+        return True
+
+    def _refresh_appearance(self) -> None:
+        """Let likelihoods adapt to the newest state once u has moved far since they last did."""
+        if np.abs(self.u - self._refreshed_at).max() <= self.settings.refresh_beyond:
+            return
+        self._refreshed_at = self.u.copy()
+        for track in self.tracks:
+            newest = next((s for s in reversed(track.segments) if s.frames), None)
+            if newest is None:
+                continue
+            _, run = simulate(track.model, track.settings, self.space, self.u, newest.start, newest.grip_poses)
+            frame = newest.frames[-1]
+            x, _ = frame_vertices(track.model, newest.start, run, frame)
+            for likelihood in track.likelihoods:
+                likelihood.refresh(x, frame.observation)
+            # evidence was gathered against the old appearance
+            track.segments = deque(
+                self._roll(track, segment.start, segment.end_stamp_ns, segment.grip_poses, segment.frames)
+                for segment in track.segments
+            )
+            track.state = track.segments[-1].end
+
+    def covariance(self) -> NDArray[np.float64]:
+        """Posterior covariance (p, p) over the published coordinates, infinite where unobservable."""
+        precision, _ = self._known()
+        _, share = observable_part(precision, self._prior_precision, self.settings.least_gain)
+        covariance = np.linalg.inv(precision + self._prior_precision)
+        published = self.space.published_covariance(self.u, covariance)
+        for k, parameter in enumerate(self.space.parameters):
+            published[k, k] += self.settings.model_deviation.get(parameter.quantity, 0.0) ** 2
+        for k in np.flatnonzero(share < 0.5):
+            published[k, :] = published[:, k] = 0.0
+            published[k, k] = np.inf
+        return published
+
+    def _report(
+        self,
+        track: Track,
+        segment: Segment,
+        status: UpdateStatus,
+        reason: str,
+        before: float,
+        after: float,
+        seconds: float,
+    ) -> MaterialUpdate:
+        frame = segment.frames[-1]
+        # to first order at the new u, as the states themselves
+        change = jnp.asarray(self.u - segment.evidence.u)
+        run = segment.run._replace(latents=segment.run.latents + segment.run.tangents @ change)
+        x, _ = frame_vertices(track.model, segment.start, run, frame)
+        return MaterialUpdate(
+            stamp_ns=frame.observation.stamp_ns,
+            zone_names=self.space.zone_names,
+            material=self.material,
+            parameter_names=self.space.names,
+            covariance=self.covariance(),
+            status=status,
+            reason=reason,
+            loss_before=before,
+            loss_after=after,
+            frames_used=sum(e.frames for e in self._evidence()),
+            solve_time_s=seconds,
+            latent=np.asarray(run.latents[-1]),
+            grip_poses=frame.grip_poses,
+            vertices=x,
+            figures=dict(segment.evidence.figures),
+        )

@@ -1,0 +1,180 @@
+"""The estimator file: how a twin is simulated, what is estimated of it, and how its observations err."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from realsimloop_ros.body.body import Body
+from realsimloop_ros.dynamics.stepper import StepSettings
+from realsimloop_ros.estimation.estimator import EstimatorSettings
+from realsimloop_ros.estimation.theta import Parameter, ParameterSpace, Quantity
+from realsimloop_ros.mechanics.full_order import STANDARD_GRAVITY
+from realsimloop_ros.mechanics.integrators import integrator_named
+from realsimloop_ros.mechanics.material import POISSON_RATIO_LIMIT, material_of
+from realsimloop_ros.observation.appearance import AppearanceSettings
+from realsimloop_ros.observation.image_likelihood import ImageNoise
+from realsimloop_ros.observation.likelihoods import ImageLikelihood, Likelihood, MarkerLikelihood
+
+Vector = tuple[float, float, float]
+
+
+class EstimatorFileError(ValueError):
+    """An estimator file that cannot be used; the message names the file, the field and the value."""
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class EstimatedQuantity(_Strict):
+    """Either held at a value or estimated from a prior within bounds."""
+
+    held: float | None = None
+    prior: float | None = None
+    lower: float = Field(gt=0, default=1e-9)
+    upper: float = Field(gt=0, default=1e12)
+
+    @model_validator(mode="after")
+    def _one_of_them(self) -> EstimatedQuantity:
+        if (self.held is None) == (self.prior is None):
+            raise ValueError("give either `held: VALUE` or `prior: VALUE`")
+        return self
+
+    @property
+    def start(self) -> float:
+        """The held value, or the prior's centre."""
+        value = self.held if self.held is not None else self.prior
+        assert value is not None
+        return value
+
+
+class LogQuantity(EstimatedQuantity):
+    """factor: the prior's standard deviation as a ratio."""
+
+    factor: float = Field(2.0, gt=1)
+
+
+class RatioQuantity(EstimatedQuantity):
+    """deviation: the prior's standard deviation."""
+
+    deviation: float = Field(0.03, gt=0)
+    lower: float = Field(gt=0, default=1e-3)
+    upper: float = Field(gt=0, le=POISSON_RATIO_LIMIT, default=POISSON_RATIO_LIMIT)
+
+
+class ZoneFile(_Strict):
+    """What is held and what is estimated in one zone; E in Pa, viscosity in Pa s."""
+
+    youngs_modulus: LogQuantity
+    poisson_ratio: RatioQuantity
+    viscosity: LogQuantity = LogQuantity(held=0.0)
+
+
+class MarkerFile(_Strict):
+    """deviation: m, of one coordinate; frames_per_sample: successive frames that share one error."""
+
+    deviation: float = Field(0.5e-3, gt=0)
+    frames_per_sample: float = Field(1.0, gt=0)
+
+
+class ImageFile(_Strict):
+    """splats: their number; sigmas: of 0 to 1; correlation_length: px; frames_per_sample: as for markers."""
+
+    splats: int = Field(3000, ge=2)
+    sigma_colour: float = Field(0.05, gt=0)
+    sigma_silhouette: float = Field(0.3, gt=0)
+    correlation_length: float = Field(1.0, ge=0, le=100)
+    frames_per_sample: float = Field(1.0, gt=0)
+
+
+class EstimatorFile(_Strict):
+    """How a twin is simulated and estimated; see the comments of config/estimators/dual_arm.yaml."""
+
+    integrator: Literal["bdf2", "implicit_euler"] = "bdf2"
+    time_step: float = Field(gt=0)
+    gravity: Vector = STANDARD_GRAVITY
+    mass_damping: float = Field(0.0, ge=0)
+    viscous: bool = False
+    window: int = Field(8, ge=1)
+    ticks_per_segment: int = Field(6, ge=1)
+    forgetting: float = Field(0.972, gt=0, le=1)
+    zones: dict[str, ZoneFile] = Field(min_length=1)
+    markers: MarkerFile = MarkerFile()
+    images: ImageFile = ImageFile()
+
+    def step_settings(self) -> StepSettings:
+        """How time is stepped."""
+        return StepSettings(
+            integrator_named(self.integrator),
+            self.time_step,
+            gravity=self.gravity,
+            mass_damping=self.mass_damping,
+            viscous=self.viscous,
+        )
+
+    def estimator_settings(self) -> EstimatorSettings:
+        """How the window moves."""
+        return EstimatorSettings(
+            window=self.window, ticks_per_segment=self.ticks_per_segment, forgetting=self.forgetting
+        )
+
+    def parameter_space(self, body: Body) -> ParameterSpace:
+        """What is estimated of a body. Raises EstimatorFileError for zones that do not match the body's."""
+        if set(self.zones) != set(body.zone_names):
+            raise EstimatorFileError(f"zones: {sorted(self.zones)}, but the body's are {sorted(body.zone_names)}")
+        ordered = [self.zones[name] for name in body.zone_names]
+        prior = material_of(
+            body,
+            *([getattr(zone, quantity).start for zone in ordered] for quantity in ZoneFile.model_fields),
+        )
+        parameters = []
+        for name, zone in zip(body.zone_names, ordered, strict=True):
+            for quantity in ZoneFile.model_fields:
+                entry = getattr(zone, quantity)
+                if entry.prior is not None:
+                    parameters.append(_parameter(name, quantity, entry))  # type: ignore[arg-type]
+        return ParameterSpace(body.zone_names, tuple(parameters), prior)
+
+    def likelihoods(self, body: Body) -> tuple[Likelihood, ...]:
+        """Of images, and of markers where the body has any."""
+        images = self.images
+        noise = ImageNoise(
+            sigma_colour=images.sigma_colour,
+            sigma_silhouette=images.sigma_silhouette,
+            correlation_length=images.correlation_length,
+        )
+        appearance = AppearanceSettings(count=images.splats)
+        every: list[Likelihood] = [
+            ImageLikelihood(body, noise, appearance, frames_per_sample=images.frames_per_sample)
+        ]
+        if body.markers is not None:
+            every.append(
+                MarkerLikelihood(body, self.markers.deviation, frames_per_sample=self.markers.frames_per_sample)
+            )
+        return tuple(every)
+
+
+def _parameter(zone: str, quantity: Quantity, entry: EstimatedQuantity) -> Parameter:
+    deviation = entry.deviation if isinstance(entry, RatioQuantity) else float(np.log(entry.factor))  # type: ignore[attr-defined]
+    return Parameter(zone, quantity, deviation, entry.lower, entry.upper)
+
+
+def load_estimator_file(path: Path) -> EstimatorFile:
+    """Read an estimator file. Raises EstimatorFileError naming the file and each wrong field."""
+    path = Path(path)
+    if not path.is_file():
+        raise EstimatorFileError(f"{path}: does not exist")
+    try:
+        return EstimatorFile.model_validate(yaml.safe_load(path.read_text(encoding="utf-8")))
+    except yaml.YAMLError as error:
+        raise EstimatorFileError(f"{path}: not valid YAML ({error})") from error
+    except ValidationError as error:
+        lines = [
+            f"{'.'.join(map(str, e['loc'])) or 'file'}: {e['msg']} (got {e['input']!r})" for e in error.errors()
+        ]
+        raise EstimatorFileError(f"{path}: " + "; ".join(lines)) from error

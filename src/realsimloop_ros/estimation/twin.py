@@ -1,0 +1,52 @@
+"""The twin of a cell, put together from its files: body, reduced model, and what estimates it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from realsimloop_ros.body.body import Body, InvalidBodyError
+from realsimloop_ros.dynamics.stepper import StepSettings
+from realsimloop_ros.estimation.estimator import Track, TwinEstimator
+from realsimloop_ros.estimation.estimator_file import EstimatorFile, load_estimator_file
+from realsimloop_ros.estimation.theta import ParameterSpace
+from realsimloop_ros.observation.cell_file import CellFile
+from realsimloop_ros.reduction.model import ReducedModel, load_reduced_body
+
+
+@dataclass(frozen=True, eq=False)
+class Twin:
+    """body and model, how they are stepped, and what is estimated of them."""
+
+    body: Body
+    model: ReducedModel
+    step: StepSettings
+    space: ParameterSpace
+    file: EstimatorFile
+
+    def estimator(self) -> TwinEstimator:
+        """A fresh estimator of this twin, starting in static equilibrium at the first grip poses it is given."""
+        track = Track(self.body, self.model, self.step, self.file.likelihoods(self.body))
+        return TwinEstimator([track], self.space, self.file.estimator_settings())
+
+
+def load_twin(cell: CellFile) -> Twin:
+    """Read the reduced model and the estimator file that a cell names.
+
+    Raises the readers' errors, and InvalidBodyError where the model's grips are not those of the cell.
+    """
+    path = cell.resolve(cell.reduced_model)
+    reduced = load_reduced_body(path)
+    frames = {grip.name: grip.frame for grip in reduced.body.grips}
+    wanted = {grip.name: grip.frame for grip in cell.grips}
+    if frames != wanted:
+        raise InvalidBodyError(
+            f"grips: {path} has {frames}, but cell {cell.name} has {wanted}; name the same ones"
+        )
+    file = load_estimator_file(cell.resolve(cell.estimator))
+    return Twin(reduced.body, reduced.model(), file.step_settings(), file.parameter_space(reduced.body), file)
+
+
+def with_prior(twin: Twin, youngs_modulus_factor: float) -> Twin:
+    """The same twin starting from Young's moduli multiplied by a factor: for studies of wrong starts."""
+    prior = twin.space.prior._replace(youngs_modulus=twin.space.prior.youngs_modulus * youngs_modulus_factor)
+    return replace(twin, space=replace(twin.space, prior=prior))

@@ -1,0 +1,143 @@
+"""The sliding window: segments of simulated time, the frames seen in them, and what those say about theta."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+from numpy.typing import NDArray
+
+from realsimloop_ros.dynamics.rollout import Trajectory, TwinState, rollout
+from realsimloop_ros.dynamics.stepper import CONVERGED, StepSettings
+from realsimloop_ros.estimation.theta import ParameterSpace
+from realsimloop_ros.observation.likelihoods import FrameObservation, Likelihood
+from realsimloop_ros.reduction.model import ReducedModel, kinematics, position_tangents, positions
+
+
+@dataclass(frozen=True, eq=False)
+class Evidence:
+    """What a segment's frames say, linearised at u (p,).
+
+    loss; gradient: (p,); precision: Gauss-Newton matrix (p, p); valid: False where a step of the segment did not
+    converge, whose frames then do not vote.
+    """
+
+    u: NDArray[np.float64]
+    loss: float
+    gradient: NDArray[np.float64]
+    precision: NDArray[np.float64]
+    frames: int
+    valid: bool
+    figures: dict[str, float]
+
+    def loss_at(self, u: NDArray[np.float64]) -> float:
+        """The quadratic model of the loss at u (p,)."""
+        away = u - self.u
+        return float(self.loss + self.gradient @ away + 0.5 * away @ self.precision @ away)
+
+    def information(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Precision (p, p) and information vector (p,): the quadratic model's minimum is precision^-1 vector."""
+        return self.precision, self.precision @ self.u - self.gradient
+
+
+@dataclass(frozen=True, eq=False)
+class SegmentFrame:
+    """A frame and where it lies: between tick - 1 and tick (0-based in its segment), `fraction` of the way."""
+
+    observation: FrameObservation
+    tick: int
+    fraction: float
+    grip_poses: NDArray[np.float64]
+
+
+@dataclass(eq=False)
+class Segment:
+    """A fixed number of ticks, rolled out at evidence.u.
+
+    grip_poses: (c, g, 7) at the ticks; start, end: states before the first tick and after the last.
+    """
+
+    end_stamp_ns: int
+    grip_poses: NDArray[np.float64]
+    frames: tuple[SegmentFrame, ...]
+    start: TwinState
+    end: TwinState
+    run: Trajectory
+    evidence: Evidence
+
+
+@eqx.filter_jit
+def observed_vertices(
+    model: ReducedModel, grip_poses: Array, latents: Array, tangents: Array, fraction: Array
+) -> tuple[Array, Array]:
+    """Vertices (n, 3) and their tangents (n, 3, p) at a stamp between two ticks.
+
+    latents: (2, r) and tangents (2, r, p) at the ticks before and after; grip_poses: (g, 7) at the stamp itself.
+    """
+    latent = (1.0 - fraction) * latents[0] + fraction * latents[1]
+    tangent = (1.0 - fraction) * tangents[0] + fraction * tangents[1]
+    frame = kinematics(model, grip_poses)
+    return positions(model, frame, latent), position_tangents(model, frame, tangent)
+
+
+def simulate(
+    model: ReducedModel,
+    settings: StepSettings,
+    space: ParameterSpace,
+    u: NDArray[np.float64],
+    start: TwinState,
+    grip_poses: NDArray[np.float64],
+) -> tuple[TwinState, Trajectory]:
+    """Roll a segment out at u."""
+    material, directions = space.material(u), space.directions(u)
+    return rollout(model, settings, material, directions, start, jnp.asarray(grip_poses))
+
+
+def frame_vertices(
+    model: ReducedModel, start: TwinState, run: Trajectory, frame: SegmentFrame
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Vertices and tangents of a rolled-out segment at a frame's stamp."""
+    if frame.tick == 0:
+        before, before_tangents = start.latents[0], start.latent_tangents[0]
+    else:
+        before, before_tangents = run.latents[frame.tick - 1], run.tangents[frame.tick - 1]
+    x, tangents = observed_vertices(
+        model,
+        jnp.asarray(frame.grip_poses),
+        jnp.stack([before, run.latents[frame.tick]]),
+        jnp.stack([before_tangents, run.tangents[frame.tick]]),
+        jnp.asarray(frame.fraction),
+    )
+    return np.asarray(x), np.asarray(tangents)
+
+
+def gather_evidence(
+    model: ReducedModel,
+    likelihoods: Sequence[Likelihood],
+    u: NDArray[np.float64],
+    start: TwinState,
+    run: Trajectory,
+    frames: Sequence[SegmentFrame],
+) -> Evidence:
+    """Sum of all likelihood terms of a segment's frames."""
+    p = len(u)
+    loss, gradient, precision, seen = 0.0, np.zeros(p), np.zeros((p, p)), 0
+    figures: dict[str, float] = {}
+    valid = bool((np.asarray(run.results) == CONVERGED).all())
+    if valid:
+        for frame in frames:
+            x, tangents = frame_vertices(model, start, run, frame)
+            terms = [likelihood.evaluate(x, tangents, frame.observation) for likelihood in likelihoods]
+            for term in terms:
+                if term is not None:
+                    loss += term.loss
+                    gradient += term.gradient
+                    precision += term.gauss_newton
+                    figures |= term.figures
+            seen += any(term is not None for term in terms)
+    finite = np.isfinite(loss) and np.isfinite(gradient).all() and np.isfinite(precision).all()
+    return Evidence(u.copy(), loss, gradient, precision, seen, valid and bool(finite), figures)
