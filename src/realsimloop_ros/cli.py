@@ -6,6 +6,7 @@ A sub-command is a function with typer annotations; it stands in the part that d
 from __future__ import annotations
 
 import importlib
+import sys
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -23,16 +24,12 @@ class Command(NamedTuple):
 
 COMMANDS = {
     "up": Command("realsimloop_ros.nodes.up", "up", "Start a graph of nodes as processes."),
-    "graph": Command(
-        "realsimloop_ros.nodes.up", "show_graph", "Show nodes, parameters and arguments of a graph."
-    ),
+    "graph": Command("realsimloop_ros.nodes.up", "show_graph", "Show nodes, parameters and arguments of a graph."),
     "demo": Command("realsimloop_ros.nodes.demo", "demo", "Run the dual-arm cell and write its report."),
     "evaluate": Command(
         "realsimloop_ros.evaluation.commands", "evaluate", "Evaluate experiments, write a report."
     ),
-    "import-c3d": Command(
-        "realsimloop_ros.evaluation.commands", "import_c3d", "Write a .c3d capture as a bag."
-    ),
+    "import-c3d": Command("realsimloop_ros.evaluation.commands", "import_c3d", "Write a .c3d capture as a bag."),
 }
 
 
@@ -70,7 +67,14 @@ def _root() -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line. Returns the exit status; errors that the user can mend are one line on stderr."""
-    status = application(args=arguments, prog_name="realsimloop", standalone_mode=True)
+    try:
+        status = application(args=arguments, prog_name="realsimloop", standalone_mode=True)
+    except (ValueError, OSError) as error:
+        # an error that this package defines says what is wrong and what to do; any other deserves its traceback
+        if not type(error).__module__.startswith("realsimloop_ros."):
+            raise
+        print(f"error: {error}", file=sys.stderr)
+        return 1
     return int(status or 0)
 
 

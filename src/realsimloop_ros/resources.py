@@ -55,7 +55,5 @@ def configuration_file(folder: str, name: str) -> Path:
     path = directory / f"{name}.yaml"
     if not path.is_file():
         known = sorted(entry.stem for entry in directory.glob("*.yaml"))
-        raise ResourceError(
-            f"{name}: neither a file nor one of config/{folder}: {', '.join(known) or '(empty)'}"
-        )
+        raise ResourceError(f"{name}: neither a file nor one of config/{folder}: {', '.join(known) or '(empty)'}")
     return path.resolve()
