@@ -20,8 +20,9 @@ from functools import partial
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from realsimloop_ros.body.body import Attachment
 from realsimloop_ros.observation import likelihood_kernels as kernels
-from realsimloop_ros.observation.cameras import pinhole_views
+from realsimloop_ros.observation.cameras import Camera, look_at, pinhole_views
 from realsimloop_ros.observation.images import MultiViewImages
 from realsimloop_ros.observation.rasterizers import (
     Gaussians,
@@ -215,8 +216,8 @@ def image_loss_gradient(
         if part.diagnostics.used:
             kernels.view_image_gradient(
                 layers,
-                views.images[camera],
-                views.masks[camera],
+                np.require(views.images[camera], requirements=["C", "W"]),
+                np.require(views.masks[camera], requirements=["C", "W"]),
                 np.asarray(noise.background),
                 part.diagnostics.gain,
                 noise.sigma_colour,
@@ -273,6 +274,32 @@ def measured_noise(rendering: Rendering, views: MultiViewImages, noise: ImageNoi
     return replace(noise, sigma_colour=max(sigma, 1e-3), correlation_length=min(length, 100.0))
 
 
+def compile_kernels() -> None:
+    """Compiles, or loads from the cache, all that `image_term` and `image_loss_gradient` need in float32.
+
+    For a node's configure step: after it, no first frame waits for a compiler.
+    """
+    corners = np.array([[0.0, 0, 0], [1, 0, 0], [0, 1, 0], [0, 0, 1]])
+    gradients = np.array([[[-1.0, -1, -1], [1, 0, 0], [0, 1, 0], [0, 0, 1]]])
+    splats = Splats(
+        Attachment(np.zeros(1, np.int64), np.full((1, 4), 0.25), gradients),
+        np.arange(4)[None],
+        np.array([0.01 * np.eye(3)]),
+        np.full((1, 3), 0.8),
+        np.full(1, 0.9),
+    )
+    intrinsics = np.array([[8.0, 0, 7.5], [0, 8, 5.5], [0, 0, 1]])
+    camera = Camera("compile", 16, 12, intrinsics, np.zeros(5), look_at((3.0, 0.2, 0.2), (0.25, 0.25, 0.25)))
+    image = np.full((1, 12, 16, 3), 200, np.uint8)
+    centres, covariances = splats.place(corners)
+    seen = render(splats.gaussians(corners), pinhole_views([camera])).transmittance < 0.5
+    views = MultiViewImages((camera,), image, np.where(seen, 255, 0).astype(np.uint8), np.ones(1, bool))
+    tangents = splats.place_tangents(corners, np.ones((1, 4, 3)))
+    image_term(splats, views, centres, covariances, *tangents, ImageNoise())
+    result = image_loss_gradient(splats, views, centres, covariances, ImageNoise())
+    splats.place_transpose(corners, result.centres, result.covariances)
+
+
 @dataclass(frozen=True, eq=False)
 class _ViewPart:
     diagnostics: CameraDiagnostics
@@ -297,7 +324,9 @@ def _present(views: MultiViewImages) -> tuple[NDArray[np.int64], dict[int, Camer
 def _evaluate_view(layers: NDArray, views: MultiViewImages, index: int, noise: ImageNoise) -> _ViewPart:
     """Sums over one view. layers (H, W, 1 + p, 4)."""
     directions = layers.shape[2] - 1
-    image, mask = views.images[index], views.masks[index]
+    # writable: numba would compile anew for the read-only arrays that messages hold
+    image = np.require(views.images[index], requirements=["C", "W"])
+    mask = np.require(views.masks[index], requirements=["C", "W"])
     name = views.cameras[index].name
     background = np.asarray(noise.background)
     gradient, hessian, column = np.zeros(directions), np.zeros((directions, directions)), np.zeros(directions)

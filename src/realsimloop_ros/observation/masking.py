@@ -138,13 +138,17 @@ def seed_state(image: Image, silhouette: Mask, settings: MaskerSettings) -> tupl
         )
     reach = _pixels(settings.search_margin, small)
     around = cv2.dilate(seed, _disc(reach))
-    # The seed is rough, so only far from it is surely background, and nothing surely the body: colours decide.
-    labels = np.where(seed > 0, cv2.GC_PR_FGD, cv2.GC_PR_BGD).astype(np.uint8)
-    labels[cv2.dilate(seed, _disc(max(2, reach // 2))) == 0] = cv2.GC_BGD
+    # The seed is rough: only what lies far from it is surely background, and a first guess of the colours, from
+    # inside and from far, decides what may be the body in between.
+    possible = cv2.dilate(seed, _disc(max(2, reach // 2)))
+    first = _body_against_surroundings(small, seed, possible, cv2.dilate(possible, _disc(reach)), settings.bins)
+    alike = _log_ratio(cv2.GaussianBlur(small, (3, 3), 0), first) > 0
+    labels = np.where(alike & (possible > 0), cv2.GC_PR_FGD, cv2.GC_PR_BGD).astype(np.uint8)
+    labels[possible == 0] = cv2.GC_BGD
     mask = _tidied(_grab_cut(small, labels, 5), seed)
     if not mask.any():
         mask = seed
-    colours = learn_colours(small, mask, around)
+    colours = learn_colours(small, mask, around, settings)
     known = cv2.dilate(mask, _disc(max(2, reach // 4))) == 0
     state = MaskerState(colours, mask, small.astype(np.float32), known)
     return state, mask, _log_ratio(small, colours)
@@ -153,11 +157,18 @@ def seed_state(image: Image, silhouette: Mask, settings: MaskerSettings) -> tupl
 def learn_colours(image: Image, mask: Mask, around: Mask, settings: MaskerSettings | None = None) -> ColourModel:
     """Colours of the body (inside `mask`) against those near it (inside `around`) and, less, everywhere else."""
     bins = (settings or MaskerSettings()).bins
+    inside = cv2.erode(mask, _disc(1)) if np.count_nonzero(mask) > 400 else mask
+    return _body_against_surroundings(image, inside, cv2.dilate(mask, _disc(1)), around, bins)
+
+
+def _body_against_surroundings(
+    image: Image, inside: Mask, covered: Mask, around: Mask, bins: tuple[int, int, int]
+) -> ColourModel:
+    """Colours inside a mask against those outside of `covered`, above all within `around`."""
     lab = cv2.cvtColor(image, cv2.COLOR_RGB2Lab)
-    rim = cv2.dilate(mask, _disc(1))
-    body = _histogram(lab, cv2.erode(mask, _disc(1)) if np.count_nonzero(mask) > 400 else mask, bins)
-    near = _histogram(lab, np.where((around > 0) & (rim == 0), 255, 0).astype(np.uint8), bins)
-    far = _histogram(lab, np.where(rim == 0, 255, 0).astype(np.uint8), bins)
+    body = _histogram(lab, inside, bins)
+    near = _histogram(lab, np.where((around > 0) & (covered == 0), 255, 0).astype(np.uint8), bins)
+    far = _histogram(lab, np.where(covered == 0, 255, 0).astype(np.uint8), bins)
     return ColourModel(np.log((body + 1e-5) / (0.8 * near + 0.2 * far + 1e-5)).astype(np.float32))
 
 
@@ -338,7 +349,9 @@ def _resized_mask(mask: Mask, like: NDArray) -> Mask:
     height, width = like.shape[:2]
     if mask.shape == (height, width):
         return np.where(mask > 0, 255, 0).astype(np.uint8)
-    smooth: Mask = cv2.resize(np.where(mask > 0, 255, 0).astype(np.uint8), (width, height), interpolation=cv2.INTER_AREA)
+    smooth: Mask = cv2.resize(
+        np.where(mask > 0, 255, 0).astype(np.uint8), (width, height), interpolation=cv2.INTER_AREA
+    )
     return np.where(smooth > 127, 255, 0).astype(np.uint8)
 
 

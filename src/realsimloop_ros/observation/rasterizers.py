@@ -287,7 +287,8 @@ def _gaussians(arrays: Sequence[ArrayLike]) -> Gaussians:
 
 
 def _checked(field: str, value: ArrayLike, shape: tuple[int, ...]) -> NDArray[np.float64]:
-    array = np.ascontiguousarray(value, dtype=np.float64)
+    # writable too: numba would compile anew for a read-only array, and JAX gives those out
+    array = np.require(value, np.float64, ["C", "W"])
     if array.shape != shape:
         raise SplatShapeError(f"{field} has shape {array.shape}, expected {shape}")
     if not np.isfinite(array).all():

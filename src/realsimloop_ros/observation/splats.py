@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numba
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from realsimloop_ros.body.body import Attachment, Body, bind_points
 from realsimloop_ros.observation.rasterizers import Gaussians
@@ -41,12 +41,16 @@ class Splats:
             ("colours", (count, 3)),
             ("opacities", (count,)),
         ):
-            array = np.ascontiguousarray(getattr(self, field), np.int64 if field == "nodes" else np.float64)
+            array = _kernel_array(getattr(self, field), np.int64 if field == "nodes" else np.float64)
             if array.shape != shape:
                 raise SplatsError(f"{field} has shape {array.shape}, expected {shape} for {count} splats")
             if not np.isfinite(array).all():
                 raise SplatsError(f"{field} has values that are not finite")
             object.__setattr__(self, field, array)
+        attachment = Attachment(
+            self.attachment.tet, _kernel_array(self.attachment.weights), _kernel_array(self.attachment.gradients)
+        )
+        object.__setattr__(self, "attachment", attachment)
         for field in ("colours", "opacities"):
             array = getattr(self, field)
             if count and (array.min() < 0 or array.max() > 1):
@@ -59,7 +63,7 @@ class Splats:
         """Centres (k, 3) and covariances (k, 3, 3) = F S F^T when the vertices are at x (n, 3), m."""
         centres, covariances = np.empty((len(self), 3)), np.empty((len(self), 3, 3))
         _place(
-            np.ascontiguousarray(x, np.float64),
+            _kernel_array(x),
             self.nodes,
             self.attachment.weights,
             self.attachment.gradients,
@@ -79,8 +83,8 @@ class Splats:
         centres = np.empty((directions, len(self), 3))
         covariances = np.empty((directions, len(self), 3, 3))
         _place_tangents(
-            np.ascontiguousarray(x, np.float64),
-            np.ascontiguousarray(tangents_x, np.float64),
+            _kernel_array(x),
+            _kernel_array(tangents_x),
             self.nodes,
             self.attachment.weights,
             self.attachment.gradients,
@@ -94,13 +98,13 @@ class Splats:
         """dL/dx (n, 3) from dL/dcentres (k, 3) and dL/dcovariances (k, 3, 3), symmetric."""
         gradient_x = np.zeros(np.shape(x))
         _place_transpose(
-            np.ascontiguousarray(x, np.float64),
+            _kernel_array(x),
             self.nodes,
             self.attachment.weights,
             self.attachment.gradients,
             self.rest_covariances,
-            np.ascontiguousarray(gradient_centres, np.float64),
-            np.ascontiguousarray(gradient_covariances, np.float64),
+            _kernel_array(gradient_centres),
+            _kernel_array(gradient_covariances),
             gradient_x,
         )
         return gradient_x
@@ -108,6 +112,11 @@ class Splats:
     def gaussians(self, x: Array) -> Gaussians:
         """The splats in the world, ready to be drawn, when the vertices are at x (n, 3), m."""
         return Gaussians(*self.place(x), self.opacities, self.colours)
+
+
+def _kernel_array(value: ArrayLike, dtype: DTypeLike = np.float64) -> NDArray:
+    """Contiguous and writable: numba would compile anew for any other kind, and JAX gives out read-only arrays."""
+    return np.require(value, dtype, ["C", "W"])
 
 
 def bind_splats(
