@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.spatial.transform import Rotation
 
@@ -37,6 +37,7 @@ ROUNDING = 1e-14
 
 
 @given(poses(), poses(), POINTS)
+@settings(deadline=None)
 def test_composition_is_applying_one_after_the_other(
     first: np.ndarray, second: np.ndarray, points: np.ndarray
 ) -> None:
@@ -46,6 +47,7 @@ def test_composition_is_applying_one_after_the_other(
 
 
 @given(poses(), POINTS)
+@settings(deadline=None)
 def test_the_inverse_undoes_a_pose(pose: np.ndarray, points: np.ndarray) -> None:
     back = transform_points(inverse(pose), transform_points(pose, points))
     np.testing.assert_allclose(back, points, atol=ROUNDING)
@@ -54,6 +56,7 @@ def test_the_inverse_undoes_a_pose(pose: np.ndarray, points: np.ndarray) -> None
 
 
 @given(poses(), POINTS)
+@settings(deadline=None)
 def test_the_matrix_turns_like_the_pose(pose: np.ndarray, points: np.ndarray) -> None:
     by_matrix = points @ rotation_matrix(pose).T + pose[:3]
     np.testing.assert_allclose(by_matrix, transform_points(pose, points), atol=ROUNDING)
@@ -61,6 +64,7 @@ def test_the_matrix_turns_like_the_pose(pose: np.ndarray, points: np.ndarray) ->
 
 
 @given(poses(), poses(), st.integers(-5, 105))
+@settings(deadline=None)
 def test_interpolation_stays_on_the_way_and_is_held_beyond_its_ends(
     first: np.ndarray, last: np.ndarray, stamp: int
 ) -> None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import felupe
 import numpy as np
 import pytest
-from body.bodies import bar
 from numpy.typing import NDArray
 from scipy.spatial.transform import Rotation
 
+from body.bodies import bar
 from realsimloop_ros.body.body import Body
 from realsimloop_ros.body.poses import make_pose
 from realsimloop_ros.mechanics.full_order import FullOrderSolver, SolveResult
@@ -33,8 +33,7 @@ def _stable_neo_hookean() -> felupe.Material:
         F = x[0]
         invariant, ratio, inverse = parts(F)
         return [
-            mu * (1 - 1 / (invariant + 1)) * F
-            + lam * (ratio - rest) * ratio * np.swapaxes(inverse, 0, 1),
+            mu * (1 - 1 / (invariant + 1)) * F + lam * (ratio - rest) * ratio * np.swapaxes(inverse, 0, 1),
             x[-1],
         ]
 

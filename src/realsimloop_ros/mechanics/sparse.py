@@ -133,13 +133,20 @@ class ReusedFactor:
         self._factor = None
 
     def _renew(self, matrix: sp.csc_matrix) -> None:
+        self._factor = None
+        self.factorisations += 1
         try:
-            self._factor = spl.splu(
+            factor = spl.splu(
                 matrix, permc_spec="MMD_AT_PLUS_A", diag_pivot_thresh=0.0, options={"SymmetricMode": True}
             )
         except RuntimeError as error:
             raise NegativeCurvatureError(str(error)) from error
-        self.factorisations += 1
+        # pivots on the diagonal have the signs of the eigenvalues (Sylvester); conjugate gradients with an exact
+        # factor end after one iteration and would not see a negative one
+        negative = int((factor.U.diagonal() <= 0.0).sum())
+        if negative:
+            raise NegativeCurvatureError(f"{negative} pivots of the factor are not positive")
+        self._factor = factor
 
     def _conjugate_gradients(
         self, matrix: sp.csc_matrix, right: NDArray[np.float64], tolerance: float, limit: int
