@@ -6,12 +6,12 @@ import numpy as np
 
 from realsimloop_ros.body.body import surface_triangles
 from realsimloop_ros.observation.masking import ClassicalMasker, intersection_over_union
-from realsimloop_ros.observation.silhouettes import predicted_silhouette
+from realsimloop_ros.observation.silhouettes import silhouette
 
 
 def test_the_silhouette_is_what_rays_hit(bar, cell_cameras, box_views):
     for camera, mask in zip(cell_cameras, box_views(cell_cameras).masks, strict=True):
-        drawn = predicted_silhouette(camera, bar.rest_positions, surface_triangles(bar))
+        drawn = silhouette(camera, bar.rest_positions, surface_triangles(bar))
         # both take a pixel that is half covered; 3 x 3 rays say that less exactly than 4 x 4 filled pixels
         assert intersection_over_union(drawn, mask) > 0.97
 
@@ -19,8 +19,8 @@ def test_the_silhouette_is_what_rays_hit(bar, cell_cameras, box_views):
 def test_distortion_bends_the_silhouette(bar, cell_cameras):
     camera = replace(cell_cameras[0], distortion=np.array([-0.9, 0.1, 0, 0, 0]))
     triangles = surface_triangles(bar)
-    drawn = predicted_silhouette(camera, bar.rest_positions, triangles)
-    straight = predicted_silhouette(camera.rectified, bar.rest_positions, triangles)
+    drawn = silhouette(camera, bar.rest_positions, triangles)
+    straight = silhouette(camera.rectified, bar.rest_positions, triangles)
     assert (
         intersection_over_union(camera.undistort(drawn, nearest=True), straight) > 0.9
     )  # nearest pixels of a strongly bent image
@@ -30,14 +30,14 @@ def test_distortion_bends_the_silhouette(bar, cell_cameras):
 def test_a_body_behind_the_camera_has_no_silhouette(bar, cell_cameras):
     camera = cell_cameras[0]
     behind = bar.rest_positions + 2 * (camera.centre - np.array([0, 0, 0.4]))
-    assert not predicted_silhouette(camera, behind, surface_triangles(bar)).any()
+    assert not silhouette(camera, behind, surface_triangles(bar)).any()
 
 
 def test_a_prediction_off_by_half_a_centimetre_seeds_the_masker(bar, cell_cameras, box_views):
     views = box_views(cell_cameras)
     off = bar.rest_positions - np.array([0.0, 0.0, 0.005])
     for camera, image, mask in zip(views.cameras, views.images, views.masks, strict=True):
-        seed = predicted_silhouette(camera, off, surface_triangles(bar))
+        seed = silhouette(camera, off, surface_triangles(bar))
         result = ClassicalMasker().seed(image, seed)
         before, after = intersection_over_union(seed, mask), intersection_over_union(result.mask, mask)
         print(f"{camera.name}: IoU {before:.3f} -> {after:.3f}, quality {result.quality:.2f}")

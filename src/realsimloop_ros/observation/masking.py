@@ -277,7 +277,12 @@ def _grab_cut(image: Image, labels: NDArray[np.uint8], iterations: int) -> Mask:
 
 
 def _tidied(mask: Mask, near: Mask) -> Mask:
-    return _component(cv2.morphologyEx(mask, cv2.MORPH_CLOSE, _disc(1)), near)
+    """The mask's parts near the body, without pinholes: a spot of another colour on the body is no hole in it."""
+    mask = _component(cv2.morphologyEx(mask, cv2.MORPH_CLOSE, _disc(1)), near)
+    count, labels, statistics, _ = cv2.connectedComponentsWithStats(255 - mask, connectivity=4)
+    small = statistics[:, cv2.CC_STAT_AREA] < 0.02 * np.count_nonzero(mask)
+    small[0] = False  # label 0 is the mask itself
+    return np.where(small[labels], 255, mask).astype(np.uint8) if count > 2 and small.any() else mask
 
 
 def _component(mask: Mask, near: Mask) -> Mask:
