@@ -27,8 +27,9 @@ from realsimloop_ros.control.ur5e import inverse_kinematics
 from realsimloop_ros.mechanics.laws import Elasticity
 from realsimloop_ros.observation.cell_file import CellFile
 
-# strains kept per frame for the reference, at most: more change its constants by less than a tenth of a per cent
-_REFERENCE_SAMPLES = 400
+# strains kept per frame for the reference: others for every frame, so all of the body counts in the end, and few
+# enough that the fit takes seconds
+_REFERENCE_SAMPLES = 64
 
 
 class VirtualCellError(ValueError):
@@ -132,9 +133,8 @@ class VirtualCell:
         self._count = 0
         self._path_stamps = np.zeros(1, np.int64)
         self._path = rest_poses[None]
-        chosen = generator_for(seed, "reference").permutation(len(self._truth.solver.quadrature.volume))
-        self._reference_samples = np.sort(chosen[:_REFERENCE_SAMPLES])
-        self._strains: list[NDArray[np.float64]] = []
+        self._seed = seed
+        self._strains: list[tuple[NDArray[np.int64], NDArray[np.float64]]] = []
         for source in self._sources():
             self._schedule(source, 0)
 
@@ -181,17 +181,16 @@ class VirtualCell:
         Raises ValueError where the body was hardly strained.
         """
         quadrature, material = self._truth.solver.quadrature, self._truth.material
-        zones = quadrature.zone[self._reference_samples]
-        volumes = quadrature.volume[self._reference_samples]
-        strains = np.array(self._strains).reshape(-1, len(zones), 3, 3)
+        samples = np.concatenate([np.zeros(0, np.int64), *(chosen for chosen, _ in self._strains)])
+        strains = np.concatenate([np.zeros((0, 3, 3)), *(F for _, F in self._strains)])
         found = {}
         for z, name in enumerate(self.body.zone_names):
-            mine = zones == z
+            mine = quadrature.zone[samples] == z
             found[name] = reference_elasticity(
                 self._truth.law,
                 Elasticity(material.youngs_modulus[z], material.poisson_ratio[z]),
-                strains[:, mine].reshape(-1, 3, 3),
-                np.tile(volumes[mine], len(strains)),
+                strains[mine],
+                quadrature.volume[samples[mine]],
             )
         return found
 
@@ -275,7 +274,7 @@ class VirtualCell:
             for k, arm in enumerate(self._arms):
                 self._emit(self._arm_report(item, k, arm, tools[k], moment.wrenches[k]))
         elif kind == "truth":
-            self._strains.append(self._strain_samples(moment.positions))
+            self._strains.append(self._strain_samples(item.number, moment.positions))
             self._emit(TruthReport(item.time_ns, moment.positions, tools))
         else:
             assert self._markers is not None and self.body.markers is not None
@@ -300,9 +299,15 @@ class VirtualCell:
             velocities,
         )
 
-    def _strain_samples(self, positions: NDArray[np.float64]) -> NDArray[np.float64]:
-        quadrature, chosen = self._truth.solver.quadrature, self._reference_samples
-        return np.einsum("sai,saj->sij", positions[quadrature.nodes[chosen]], quadrature.gradients[chosen])
+    def _strain_samples(
+        self, number: int, positions: NDArray[np.float64]
+    ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        quadrature = self._truth.solver.quadrature
+        count = min(_REFERENCE_SAMPLES, len(quadrature.volume))
+        generator = generator_for(self._seed, "reference", number)
+        chosen = np.sort(generator.choice(len(quadrature.volume), count, replace=False))
+        F = np.einsum("sai,saj->sij", positions[quadrature.nodes[chosen]], quadrature.gradients[chosen])
+        return chosen, F
 
     def _emit(self, event: Event) -> None:
         heapq.heappush(self._waiting, (event.stamp_ns, self._count, event))
