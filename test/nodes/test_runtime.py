@@ -8,7 +8,6 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 import rclpy
@@ -194,10 +193,3 @@ def test_health_shows_figures_and_drops_by_cause(node: RuntimeNode) -> None:
         "drops.no_mask": "1",
         "drops.stale": "2",
     }
-
-
-def test_every_node_file_is_short() -> None:
-    """What makes a node long belongs in the core."""
-    folder = Path(__file__).parents[2] / "src" / "realsimloop_ros" / "nodes"
-    long = {path.name for path in folder.glob("*.py") if len(path.read_text().splitlines()) > 340}
-    assert not long

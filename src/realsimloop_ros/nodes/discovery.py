@@ -36,9 +36,9 @@ def topic_matches(patterns: Iterable[str], topic: str, namespace: str = "/") -> 
     return any(re.fullmatch(pattern, name) for pattern in patterns for name in names)
 
 
-def announcement(node: Node) -> String:
-    """What a node says on `ready`: its name, and how many publishers of each topic that it subscribes it knows."""
-    counts = {topic: node.count_publishers(topic) for topic in {s.topic_name for s in node.subscriptions}}
+def announcement(node: Node, topics: Iterable[str]) -> String:
+    """What a node says on `ready`: its name, and how many publishers it knows of each of the topics it hears."""
+    counts = {topic: node.count_publishers(topic) for topic in topics}
     return String(data=json.dumps({"node": node.get_name(), "publishers": counts}, sort_keys=True))
 
 
@@ -46,12 +46,10 @@ def wait_until_ready(
     node: Node, expected_nodes: Sequence[str], publishers: Sequence[Publisher], timeout: float
 ) -> list[str]:
     """Wait until every node of `expected_nodes` has said on `ready` that it is, and each publisher and those
-    nodes' subscriptions of its topic know of each other; with a recorder among the nodes every topic has a
-    subscription.
+    nodes' subscriptions of its topic know of each other; a recorder among the nodes has seen every topic.
 
-    Returns what was still missing after `timeout` s of wall clock, in words; nothing where all is there. To
-    be called before the node is spun. Raises ExternalShutdownException where the process is told to stop
-    meanwhile.
+    Returns what was still missing after `timeout` s of wall clock, in words; nothing where all is there. To be
+    called before the node is spun. Raises ExternalShutdownException where the process is told to stop meanwhile.
     """
     known: dict[str, dict[str, int]] = {}
 
@@ -88,14 +86,11 @@ def _missing_matches(
     for publisher in publishers:
         topic = publisher.topic_name
         subscribers = {info.node_name for info in node.get_subscriptions_info_by_topic(topic)}
+        hearers = (subscribers | {"recorder"}) & set(expected_nodes)
         # a match is complete when the subscriber knows of it too, up to a second later; before, it takes nothing
         behind = [
-            name
-            for name in sorted(subscribers & set(expected_nodes))
-            if known.get(name, {}).get(topic, 0) < node.count_publishers(topic)
+            name for name in sorted(hearers) if known.get(name, {}).get(topic, 0) < node.count_publishers(topic)
         ]
-        if "recorder" in expected_nodes and "recorder" not in subscribers:
-            behind.append("recorder")
         if not behind and publisher.get_subscription_count() < len(subscribers):
             behind = ["someone"]
         missing += [f"{name}'s subscription of {topic}" for name in behind]

@@ -72,13 +72,19 @@ class Recorder(RuntimeNode):
 
     def _discover(self) -> None:
         for topic, types in self.get_topic_names_and_types():
-            if topic in self._seen or not self._wanted(topic) or self.count_publishers(topic) == 0:
+            if topic in self._seen or self.count_publishers(topic) == 0:
                 continue
             self._seen.add(topic)
+            if not self._wanted(topic):
+                continue
             if len(types) != 1 or types[0] not in message_store().types:
                 self.diagnostics.warn(f"{topic} is not recorded: {' and '.join(types)} is not one known type")
                 continue
             self._subscribe(topic, types[0])
+
+    def heard_topics(self) -> set[str]:
+        """Those that it does not record, too: nobody needs to wait for them."""
+        return super().heard_topics() | self._seen
 
     def _wanted(self, topic: str) -> bool:
         namespace = self.get_namespace()
@@ -131,19 +137,22 @@ class Recorder(RuntimeNode):
             while True:
                 try:
                     entry = self._queue.get(timeout=FLUSH_PERIOD)
+                    if entry is None:
+                        return
+                    self._write_entry(entry)
                 except queue.Empty:
-                    self._writer.flush()
-                    continue
-                if entry is None:
-                    return
-                self._written_bytes += len(entry.data)
-                self._writer.write_raw(entry.topic, entry.stamp_ns, entry.message_type, entry.data, entry.offered)
-                self.counts[entry.topic] += 1
+                    pass
                 if time.monotonic() - flushed >= FLUSH_PERIOD:
                     flushed = time.monotonic()
                     self._writer.flush()
+                    self.diagnostics.report(**{f"messages.{topic}": n for topic, n in self.counts.items()})
         except (OSError, ValueError) as error:
             self.finish(1, f"{self._bag}: cannot be written: {error}")
+
+    def _write_entry(self, entry: Entry) -> None:
+        self._written_bytes += len(entry.data)
+        self._writer.write_raw(entry.topic, entry.stamp_ns, entry.message_type, entry.data, entry.offered)
+        self.counts[entry.topic] += 1
 
     def close(self) -> None:
         """Write what waits, and complete the bag."""

@@ -35,7 +35,7 @@ from realsimloop_ros.nodes.qos import LATCHED
 # A node exits with this when its settings are wrong, as command line tools do.
 USAGE_ERROR = 2
 _PR_SET_PDEATHSIG = 1
-ANNOUNCEMENT_PERIOD = 0.1  # s, wall clock
+ANNOUNCEMENT_PERIOD = 0.2  # s, wall clock
 
 Item = TypeVar("Item")
 
@@ -82,11 +82,16 @@ class _Runtime:
         self._ready = True
         self._announce()
 
+    def heard_topics(self) -> set[str]:
+        """The topics whose publishers wait until this node knows them: those that it subscribes."""
+        assert isinstance(self, Node)
+        return {subscription.topic_name for subscription in self.subscriptions}
+
     def _announce(self) -> None:
         assert isinstance(self, Node)
         if not self._ready:
             return
-        message = announcement(self)
+        message = announcement(self, self.heard_topics())
         if message != self._announced:
             self._announced = message
             self._ready_publisher.publish(message)
