@@ -5,10 +5,11 @@ PYTHON_IN_VENV = $(VENV)/bin/python
 STAMPS = $(VENV)/.stamps
 JOBS ?= $(shell nproc)
 
-# What an installed prefix is made of, beside the Python sources, which are linked.
-INSTALLED = CMakeLists.txt package.xml ros_setup.cfg $(shell find msg launch config urdf rviz -type f -not -path '*/__pycache__/*') \
-  cmake/realsimloop.in cmake/pip_ros_compat.cmake cmake/link_sources.py
-REQUIREMENTS = requirements.txt requirements-ros.txt requirements-build.txt requirements-dev.txt
+# What is built or copied into the environment. Python sources and data files are linked, so an edit counts at once.
+BUILT = CMakeLists.txt package.xml ros_setup.cfg $(wildcard msg/*.msg) cmake/realsimloop.in cmake/pip_ros_compat.cmake \
+  cmake/build_package.sh cmake/link_sources.py
+REQUIREMENTS = requirements.txt requirements-ros.txt requirements-build.txt
+PIP_INSTALL = $(PYTHON_IN_VENV) -m pip install -q -c constraints.txt
 
 export AMENT_PREFIX_PATH = $(abspath $(VENV))
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
@@ -24,19 +25,19 @@ setup: $(STAMPS)/package ## make the environment: packages, ROS wheels, messages
 demo: setup ## run the dual-arm cell as separate processes and write out/demo/report.html
 	$(VENV)/bin/realsimloop demo --out $(OUT)/demo
 
-test: setup ## run the tests
+test: setup $(STAMPS)/checks ## run the tests
 	$(PYTHON_IN_VENV) -m pytest
 
 bench: setup ## time a step and a window gradient, full order beside reduced
 	$(PYTHON_IN_VENV) -m realsimloop_ros.evaluation.bench
 
-lint: setup ## style, format, types, order of the parts
+lint: setup $(STAMPS)/checks ## style, format, types, order of the parts
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
 	$(VENV)/bin/lint-imports
 
-format: setup ## put the sources into the format that lint wants
+format: setup $(STAMPS)/checks ## put the sources into the format that lint wants
 	$(VENV)/bin/ruff check --fix .
 	$(VENV)/bin/ruff format .
 
@@ -49,7 +50,11 @@ $(STAMPS)/venv: cmake/check_tools.sh cmake/find_python.sh
 	@mkdir -p $(STAMPS) && touch $@
 
 $(STAMPS)/wheels: constraints.txt $(REQUIREMENTS) | $(STAMPS)/venv
-	$(PYTHON_IN_VENV) -m pip install -q -c constraints.txt $(addprefix -r ,$(REQUIREMENTS))
+	$(PIP_INSTALL) $(addprefix -r ,$(REQUIREMENTS))
+	@touch $@
+
+$(STAMPS)/checks: requirements-dev.txt $(STAMPS)/wheels
+	$(PIP_INSTALL) -r requirements-dev.txt
 	@touch $@
 
 $(STAMPS)/tf2_msgs: cmake/build_tf2_msgs.py cmake/pip_ros_compat.cmake $(STAMPS)/wheels
@@ -57,7 +62,7 @@ $(STAMPS)/tf2_msgs: cmake/build_tf2_msgs.py cmake/pip_ros_compat.cmake $(STAMPS)
 	$(PYTHON_IN_VENV) cmake/build_tf2_msgs.py build/tf2_msgs > build/tf2_msgs.log 2>&1 || { cat build/tf2_msgs.log; exit 1; }
 	@touch $@
 
-$(STAMPS)/package: $(INSTALLED) $(STAMPS)/tf2_msgs
+$(STAMPS)/package: $(BUILT) $(STAMPS)/tf2_msgs
 	@mkdir -p build
 	cmake/build_package.sh $(VENV) $(JOBS) > build/package.log 2>&1 || { cat build/package.log; exit 1; }
 	@touch $@

@@ -1,7 +1,8 @@
-"""Make the running interpreter's environment import realsimloop_ros from the source tree.
+"""Links sources into the running interpreter's environment in place of the copies that ament installs there.
 
-ament installs a copy of the Python module beside the generated messages. In a development environment an edit must
-count at once, so the copy is replaced by a path entry that points to `src`.
+In a development environment an edit must count at once: the Python module is found through a path entry, and the
+data files in the package's share folder are links. With `unlink` as the second argument the links are removed, so
+that an installation does not write through them.
 """
 
 import shutil
@@ -9,14 +10,33 @@ import sys
 import sysconfig
 from pathlib import Path
 
+DATA = ("config", "launch", "rviz", "urdf")
+
+
+def unlink(share: Path) -> None:
+    """Remove the links to data files."""
+    for name in DATA:
+        if (share / name).is_symlink():
+            (share / name).unlink()
+
+
+def link(root: Path, site_packages: Path, share: Path) -> None:
+    """Replace the copies of module and data files by links to the source tree `root`."""
+    shutil.rmtree(site_packages / "realsimloop_ros", ignore_errors=True)
+    (site_packages / "realsimloop_ros.pth").write_text(f"{root / 'src'}\n")
+    for name in DATA:
+        shutil.rmtree(share / name, ignore_errors=True)
+        (share / name).symlink_to(root / name)
+
 
 def main() -> None:
-    source = Path(sys.argv[1]).resolve()
-    if not (source / "realsimloop_ros" / "__init__.py").is_file():
-        raise SystemExit(f"error: {source} holds no package realsimloop_ros; name the source folder")
-    site_packages = Path(sysconfig.get_path("purelib"))
-    shutil.rmtree(site_packages / "realsimloop_ros", ignore_errors=True)
-    (site_packages / "realsimloop_ros.pth").write_text(f"{source}\n")
+    root = Path(sys.argv[1]).resolve()
+    share = Path(sys.prefix) / "share" / "realsimloop"
+    if not (root / "src" / "realsimloop_ros" / "__init__.py").is_file():
+        raise SystemExit(f"error: {root} is no source tree of realsimloop")
+    unlink(share)
+    if sys.argv[2:] != ["unlink"]:
+        link(root, Path(sysconfig.get_path("purelib")), share)
 
 
 if __name__ == "__main__":
