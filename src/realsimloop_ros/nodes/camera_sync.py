@@ -1,0 +1,238 @@
+"""Images of all cameras brought together, with masks of the body.
+
+In: the image and info topics of the cell file, ARM/tcp_pose. Out: observation. See docs/nodes/camera_sync.md.
+
+A set of images is masked once every grip is known at its stamp: the expected silhouette is then the same in every
+run over the same messages.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from dataclasses import dataclass
+from functools import partial
+
+import jax.numpy as jnp
+import numpy as np
+from geometry_msgs.msg import PoseStamped
+from numpy.typing import NDArray
+from realsimloop.msg import MultiViewFrame
+from sensor_msgs.msg import CameraInfo, Image
+
+from realsimloop_ros.body.body import surface_triangles
+from realsimloop_ros.compute import use_double_precision, use_one_core
+from realsimloop_ros.dynamics.live import PoseHistory
+from realsimloop_ros.nodes.conversions import (
+    MessageError,
+    calibration_difference,
+    image_from_message,
+    multi_view_message,
+    pose_from_message,
+    stamp_ns,
+)
+from realsimloop_ros.nodes.parameters import Parameter
+from realsimloop_ros.nodes.qos import IMAGES, STREAM
+from realsimloop_ros.nodes.runtime import LatestWorker, run_node
+from realsimloop_ros.nodes.twin_node import POSES, Durations, TwinNode
+from realsimloop_ros.observation.synchroniser import SynchronisedSet, Synchroniser, SynchroniserSettings
+from realsimloop_ros.observation.view_masks import ViewMasker
+from realsimloop_ros.reduction.model import kinematics, load_reduced_body
+
+PARAMETERS = (
+    Parameter("tolerance", "float", "largest difference of the stamps of one set", 0.02, "s", 0.0),
+    Parameter("timeout", "float", "silence after which a camera is not waited for", 0.3, "s", 0.001),
+    Parameter("jump_threshold", "float", "step back of a stamp that means that the clock was set", 1.0, "s", 0.1),
+    Parameter("minimum_cameras", "int", "sets with fewer images are not given out", 1, minimum=1),
+    Parameter("pose_timeout", "float", "longest wait of a set for the grip poses of its stamp", 1.0, "s", 0.0),
+    Parameter("low_quality", "float", "quality of a mask below which the camera is reported", 0.3, minimum=0.0),
+)
+CLOCK_PERIOD = 0.05  # s, of the node's clock, between two looks for silent cameras
+# Images tell the time themselves. The clock is only for when all are silent, so it may lag: an image that waits
+# for the executor is not silence.
+CLOCK_SLACK_NS = 1_000_000_000
+MAXIMUM_WAITING = 10  # sets that may wait for grip poses
+
+Pixels = NDArray[np.uint8]
+
+
+@dataclass(frozen=True, eq=False)
+class _Job:
+    images: SynchronisedSet[Pixels]
+    grip_poses: NDArray[np.float64]
+    resets: int
+
+
+class CameraSync(TwinNode):
+    """Synchronises in the executor's thread, masks on a worker's. Raises the errors of the cell's files."""
+
+    def __init__(self) -> None:
+        super().__init__("camera_sync", PARAMETERS)
+        reduced = load_reduced_body(self.cell.resolve(self.cell.reduced_model))
+        self.body, self._model = reduced.body, reduced.model()
+        self.cameras = self.cell.camera_list()
+        names = tuple(camera.name for camera in self.cameras)
+        self._synchroniser: Synchroniser[Pixels] = Synchroniser(
+            SynchroniserSettings(
+                streams=names,
+                tolerance=round(self.parameters["tolerance"] * 1e9),
+                timeout=round(self.parameters["timeout"] * 1e9),
+                # two images of a camera are at least half its period apart, whatever its jitter
+                minimum_period=round(0.5e9 / max(entry.rate for entry in self.cell.cameras)),
+                minimum_streams=min(self.parameters["minimum_cameras"], len(names)),
+                jump=round(self.parameters["jump_threshold"] * 1e9),
+            )
+        )
+        self._grips = {grip.name: PoseHistory() for grip in self.body.grips}
+        self._waiting: deque[SynchronisedSet[Pixels]] = deque()
+        self._masker = ViewMasker(self.cameras, surface_triangles(self.body))
+        self._seen_resets = 0
+        self._counted: dict[str, int] = {}
+        self._durations = Durations()
+        self._worker: LatestWorker[_Job] | None = None
+
+    def warm_up(self) -> None:
+        """Compile the warp, and load what OpenCV loads at its first use."""
+        rest = np.array([grip.rest_pose for grip in self.body.grips])
+        masker = ViewMasker(self.cameras, surface_triangles(self.body))
+        for _ in range(2):
+            images = [np.full((c.height, c.width, 3), 128, np.uint8) for c in self.cameras]
+            masker.mask(images, self._expected(rest))
+
+    def connect(self) -> None:
+        """Topics of the cell file."""
+        self._observations = self.create_publisher(MultiViewFrame, "observation", STREAM)
+        self._worker = LatestWorker(self, self._mask)
+        for k, entry in enumerate(self.cell.cameras):
+            self.create_subscription(Image, entry.image_topic, partial(self._on_image, k), IMAGES)
+            self.create_subscription(CameraInfo, entry.info_topic, partial(self._on_info, k), IMAGES)
+        for grip in self.cell.grips:
+            topic = f"{grip.arm}/tcp_pose"
+            self.create_subscription(PoseStamped, topic, partial(self._on_pose, grip.name, topic), POSES)
+        self.create_timer(CLOCK_PERIOD, self._on_clock)
+
+    def _expected(self, grip_poses: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Where the grips alone would put the vertices, (n, 3)."""
+        return np.asarray(kinematics(self._model, jnp.asarray(grip_poses)).base)
+
+    def _on_info(self, camera: int, message: CameraInfo) -> None:
+        entry = self.cell.cameras[camera]
+        difference = calibration_difference(message, self.cameras[camera])
+        if difference:
+            self.condition(
+                f"calibration.{entry.name}",
+                f"{entry.info_topic} differs from the cell file, which is used: {difference}; calibrate anew, or"
+                " correct the cell file",
+            )
+
+    def _on_image(self, camera: int, message: Image) -> None:
+        if not self.active:
+            return
+        entry = self.cell.cameras[camera]
+        try:
+            pixels = image_from_message(message, self.cameras[camera], entry.image_topic)
+        except MessageError as error:
+            self.reject(error)
+            return
+        self._waiting.extend(self._synchroniser.add(entry.name, stamp_ns(message.header), pixels))
+        self._hand_over()
+
+    def _on_pose(self, grip: str, topic: str, message: PoseStamped) -> None:
+        if not self.active:
+            return
+        try:
+            stamp, pose = pose_from_message(message, self.cell.world_frame, topic)
+        except MessageError as error:
+            self.reject(error)
+            return
+        history = self._grips[grip]
+        if history.newest is not None and stamp < history.newest - round(self.parameters["jump_threshold"] * 1e9):
+            history.clear()
+        history.add(stamp, pose)
+        self._hand_over()
+
+    def _on_clock(self) -> None:
+        now = self.get_clock().now().nanoseconds
+        if self.active and now > 0:
+            self._waiting.extend(self._synchroniser.advance(now - CLOCK_SLACK_NS))
+            self._hand_over(now)
+        self._report()
+
+    def _hand_over(self, now: int | None = None) -> None:
+        """Give the worker every waiting set whose grips are known, or have been waited for too long."""
+        assert self._worker is not None
+        patience = round(self.parameters["pose_timeout"] * 1e9)
+        while self._waiting:
+            images = self._waiting[0]
+            late = [name for name, h in self._grips.items() if h.newest is None or h.newest < images.stamp_ns]
+            overdue = now is not None and now - images.stamp_ns > patience
+            overdue = overdue or len(self._waiting) > MAXIMUM_WAITING
+            if late and not overdue:
+                return
+            self._waiting.popleft()
+            if any(not len(history) for history in self._grips.values()):
+                text = f"no pose of {', '.join(late)} yet: where the body is, is unknown"
+                self.reject(MessageError("no_grip_pose", text))
+                continue
+            if late:
+                self.condition("stale_pose", f"no new pose of {', '.join(late)}: held where it was")
+            poses = np.array([history.at(images.stamp_ns) for history in self._grips.values()])
+            for history in self._grips.values():
+                history.forget_before(images.stamp_ns)
+            self._worker.submit(_Job(images, poses, self._synchroniser.statistics.resets))
+
+    def _mask(self, job: _Job) -> None:
+        began = time.perf_counter()
+        if job.resets != self._seen_resets:
+            self._seen_resets = job.resets
+            self._masker.reset()
+        masked = self._masker.mask(job.images.frames, self._expected(job.grip_poses))
+        for name, text in masked.failures.items():
+            self.diagnostics.count_drop("no_mask")
+            self.condition(f"no_mask.{name}", f"{name}: {text}")
+        for name, quality in masked.quality.items():
+            self.diagnostics.report(**{f"quality.{name}": quality})
+            if quality < self.parameters["low_quality"]:
+                text = f"{name}: the mask's quality is {quality:.2f}; look at its overlay"
+                self.condition(f"quality.{name}", text)
+        stamps = [stamp for stamp in job.images.stamps_ns if stamp is not None]
+        frames = [entry.frame for entry in self.cell.cameras]
+        self._observations.publish(
+            multi_view_message(
+                masked.views,
+                frames,
+                self.body,
+                self.cell.world_frame,
+                job.images.stamp_ns,
+                max(stamps) - min(stamps),
+            )
+        )
+        self._durations.add(time.perf_counter() - began)
+
+    def _report(self) -> None:
+        statistics = self._synchroniser.statistics
+        for cause, streams in statistics.dropped.items():
+            number = sum(streams.values()) - self._counted.get(cause, 0)
+            if number:
+                self._counted[cause] = sum(streams.values())
+                self.diagnostics.count_drop(cause, number)
+        for name in statistics.absent:
+            self.condition(f"absent.{name}", f"{name} is silent: sets go without it; is its driver up?")
+        self.diagnostics.report(sets=statistics.sets, resets=statistics.resets, **self._durations.figures("mask"))
+
+    def close(self) -> None:
+        """Stop masking."""
+        if self._worker is not None:
+            self._worker.stop()
+        self._report()
+        super().close()
+
+
+def main() -> int:
+    use_one_core()
+    use_double_precision()
+    return run_node(CameraSync)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

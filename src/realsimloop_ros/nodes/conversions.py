@@ -1,0 +1,365 @@
+"""Messages to arrays and back. Every check of what comes from outside is here.
+
+Stamps are integer nanoseconds, poses x y z qx qy qz qw in m. What cannot be used raises MessageError, whose
+`cause` is the name under which the node counts it as dropped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from builtin_interfaces.msg import Time
+from geometry_msgs.msg import Point, Pose, PoseStamped, Quaternion
+from numpy.typing import ArrayLike, NDArray
+from realsimloop.msg import BodyState, MaterialEstimate, MultiViewFrame, StressField
+from sensor_msgs.msg import CameraInfo, Image
+from std_msgs.msg import Header
+from visualization_msgs.msg import Marker, MarkerArray
+
+from realsimloop_ros.body.body import Body
+from realsimloop_ros.body.poses import InvalidPoseError, checked_poses
+from realsimloop_ros.dynamics.live import LiveState
+from realsimloop_ros.estimation.estimator import MaterialUpdate
+from realsimloop_ros.mechanics.material import InvalidMaterialError, Material, material_of
+from realsimloop_ros.mechanics.stress import StressField as StressArrays
+from realsimloop_ros.observation.cameras import Camera
+from realsimloop_ros.observation.images import MultiViewImages
+
+# Bytes per pixel of the encodings that are read.
+_CHANNELS = {"rgb8": 3, "bgr8": 3, "mono8": 1}
+# A calibration that differs by more than this (pixels; or its numbers, for the distortion) is another one.
+_CALIBRATION_TOLERANCE = 1e-3
+
+
+class MessageError(ValueError):
+    """A message that cannot be used. cause: name of the drop; the text names topic, field, value and remedy."""
+
+    def __init__(self, cause: str, text: str) -> None:
+        super().__init__(text)
+        self.cause = cause
+
+
+# --- headers and poses
+
+
+def time_message(stamp_ns: int) -> Time:
+    """A stamp."""
+    seconds, nanoseconds = divmod(stamp_ns, 10**9)
+    return Time(sec=seconds, nanosec=nanoseconds)
+
+
+def stamp_ns(header: Header) -> int:
+    """The stamp of a header, ns."""
+    return header.stamp.sec * 10**9 + header.stamp.nanosec
+
+
+def header(frame: str, stamp: int) -> Header:
+    """A header."""
+    return Header(stamp=time_message(stamp), frame_id=frame)
+
+
+def check_frame(found: Header, expected: str, topic: str) -> None:
+    """Raises MessageError where a message is in another frame than `expected`."""
+    if found.frame_id != expected:
+        raise MessageError(
+            "wrong_frame",
+            f"{topic}: frame_id is {found.frame_id!r}, expected {expected!r}; publish it in that frame",
+        )
+
+
+def check_body(body_hash: str, body: Body, topic: str) -> None:
+    """Raises MessageError where a message speaks of another body."""
+    if body_hash != body.content_hash:
+        raise MessageError(
+            "wrong_body",
+            f"{topic}: body_hash is {body_hash or '(empty)'}, this node's body {body.name!r} has"
+            f" {body.content_hash}; start both nodes with the same cell file and reduced model",
+        )
+
+
+def pose_message(pose: ArrayLike) -> Pose:
+    """A pose (7,)."""
+    x, y, z, qx, qy, qz, qw = map(float, np.asarray(pose))
+    return Pose(position=Point(x=x, y=y, z=z), orientation=Quaternion(x=qx, y=qy, z=qz, w=qw))
+
+
+def pose_from_message(message: PoseStamped, frame: str, topic: str) -> tuple[int, NDArray[np.float64]]:
+    """Stamp and pose (7,). Raises MessageError for another frame, non-finite numbers and no unit quaternion."""
+    check_frame(message.header, frame, topic)
+    p, q = message.pose.position, message.pose.orientation
+    try:
+        pose = checked_poses([p.x, p.y, p.z, q.x, q.y, q.z, q.w], f"{topic}: pose")
+    except InvalidPoseError as error:
+        raise MessageError("invalid_pose", str(error)) from error
+    return stamp_ns(message.header), pose
+
+
+# --- images
+
+
+def image_message(pixels: NDArray[np.uint8], frame: str, stamp: int) -> Image:
+    """An rgb8 image of (H, W, 3), or a mono8 one of (H, W)."""
+    height, width = pixels.shape[:2]
+    encoding = "rgb8" if pixels.ndim == 3 else "mono8"
+    message = Image(header=header(frame, stamp), height=height, width=width, encoding=encoding)
+    message.step = _CHANNELS[encoding] * width
+    # an array takes a hundred times longer: rclpy would check it number by number
+    message.data = pixels.tobytes()
+    return message
+
+
+def image_from_message(message: Image, camera: Camera, topic: str) -> NDArray[np.uint8]:
+    """Pixels, RGB (H, W, 3), of an rgb8, bgr8 or mono8 image of `camera`; not to be written to. Raises
+    MessageError.
+    """
+    pixels = _pixels(message, camera, topic)
+    if message.encoding == "mono8":
+        return np.repeat(pixels[:, :, None], 3, axis=2)
+    return np.ascontiguousarray(pixels[:, :, ::-1]) if message.encoding == "bgr8" else pixels
+
+
+def _pixels(message: Image, camera: Camera, topic: str) -> NDArray[np.uint8]:
+    """(H, W, 3) or (H, W) as encoded."""
+    channels = _CHANNELS.get(message.encoding)
+    if channels is None:
+        raise MessageError(
+            "wrong_encoding",
+            f"{topic}: encoding is {message.encoding!r}, expected one of {', '.join(_CHANNELS)};"
+            " have the driver publish one of these",
+        )
+    if (message.width, message.height) != (camera.width, camera.height):
+        raise MessageError(
+            "wrong_size",
+            f"{topic}: the image is {message.width} x {message.height}, camera {camera.name!r} is calibrated for"
+            f" {camera.width} x {camera.height}; set the driver's resolution, or the cell file's calibration",
+        )
+    row = channels * message.width
+    if message.step < row or len(message.data) != message.step * message.height:
+        raise MessageError(
+            "wrong_size",
+            f"{topic}: step is {message.step} and data has {len(message.data)} bytes, expected a step of at least"
+            f" {row} and step times height ({message.height}) bytes; the message is damaged",
+        )
+    pixels = np.frombuffer(message.data, np.uint8).reshape(message.height, message.step)[:, :row]
+    return pixels.reshape(message.height, message.width, channels) if channels > 1 else pixels
+
+
+def calibration_difference(message: CameraInfo, camera: Camera) -> str:
+    """In words, how a camera_info differs from the cell file's camera; empty where it does not."""
+    if (message.width, message.height) != (camera.width, camera.height):
+        return f"it says {message.width} x {message.height} pixels, the cell file {camera.width} x {camera.height}"
+    if message.distortion_model not in ("", "plumb_bob"):
+        return f"its distortion_model is {message.distortion_model!r}, the cell file's numbers are plumb_bob"
+    given = np.asarray(message.k, dtype=np.float64).reshape(3, 3)
+    if not np.allclose(given, camera.intrinsics, rtol=0.0, atol=_CALIBRATION_TOLERANCE):
+        return f"its k is {given.ravel().tolist()}, the cell file's {camera.intrinsics.ravel().tolist()}"
+    d = np.zeros(5)
+    d[: min(5, len(message.d))] = message.d[:5]
+    if not np.allclose(d, camera.distortion, rtol=0.0, atol=_CALIBRATION_TOLERANCE):
+        return f"its d is {list(message.d)}, the cell file's {camera.distortion.tolist()}"
+    return ""
+
+
+# --- observations
+
+
+def multi_view_message(
+    views: MultiViewImages, frames: Sequence[str], body: Body, world: str, stamp: int, spread_ns: int
+) -> MultiViewFrame:
+    """Images and masks of all cameras; frames: (K,) of the cameras; spread_ns: of their stamps."""
+    message = MultiViewFrame(header=header(world, stamp), body_hash=body.content_hash)
+    message.camera_names = [camera.name for camera in views.cameras]
+    message.available = [bool(flag) for flag in views.available]
+    message.spread = spread_ns * 1e-9
+    for image, mask, available, frame in zip(views.images, views.masks, views.available, frames, strict=True):
+        message.images.append(image_message(image, frame, stamp) if available else Image())
+        message.masks.append(image_message(mask, frame, stamp) if available else Image())
+    return message
+
+
+def multi_view_from_message(
+    message: MultiViewFrame, cameras: Sequence[Camera], body: Body, world: str, topic: str
+) -> tuple[int, MultiViewImages]:
+    """Stamp and views, in the order of `cameras`, which must be all of the message's. Raises MessageError."""
+    check_body(message.body_hash, body, topic)
+    check_frame(message.header, world, topic)
+    names = [camera.name for camera in cameras]
+    if sorted(message.camera_names) != sorted(names):
+        raise MessageError(
+            "wrong_cameras",
+            f"{topic}: camera_names is {list(message.camera_names)}, the cell has {names};"
+            " start both nodes with the same cell file",
+        )
+    for field in ("images", "masks", "available"):
+        if len(getattr(message, field)) != len(names):
+            raise MessageError(
+                "wrong_size", f"{topic}: {field} has {len(getattr(message, field))} entries, expected {len(names)}"
+            )
+    height, width = cameras[0].height, cameras[0].width
+    images = np.zeros((len(names), height, width, 3), np.uint8)
+    masks = np.zeros((len(names), height, width), np.uint8)
+    available = np.zeros(len(names), bool)
+    for k, camera in enumerate(cameras):
+        place = message.camera_names.index(camera.name)
+        if not message.available[place]:
+            continue
+        mask = message.masks[place]
+        if mask.encoding != "mono8":
+            raise MessageError(
+                "wrong_encoding", f"{topic}: masks.{camera.name} is {mask.encoding!r}, expected 'mono8'"
+            )
+        images[k] = image_from_message(message.images[place], camera, f"{topic}: images.{camera.name}")
+        masks[k] = _pixels(mask, camera, f"{topic}: masks.{camera.name}")
+        if ((masks[k] != 0) & (masks[k] != 255)).any():
+            raise MessageError(
+                "wrong_mask", f"{topic}: masks.{camera.name} has values other than 0 and 255; threshold it"
+            )
+        available[k] = True
+    return stamp_ns(message.header), MultiViewImages(tuple(cameras), images, masks, available)
+
+
+@dataclass(frozen=True, eq=False)
+class MarkerReading:
+    """stamp_ns; positions: (k, 3) m in the order of the body's markers, NaN where not seen; unknown: names that
+    the body does not have."""
+
+    stamp_ns: int
+    positions: NDArray[np.float64]
+    unknown: tuple[str, ...]
+
+
+def markers_from_message(message: MarkerArray, names: Sequence[str], frame: str, topic: str) -> MarkerReading:
+    """Motion-capture markers, named in `ns`; deleted and non-finite ones are not seen. Raises MessageError."""
+    if not message.markers:
+        raise MessageError("empty", f"{topic}: no marker, and so no stamp; send lost markers as DELETE")
+    positions = np.full((len(names), 3), np.nan)
+    unknown = []
+    stamp = stamp_ns(message.markers[0].header)
+    for marker in message.markers:
+        check_frame(marker.header, frame, f"{topic}: {marker.ns}")
+        if stamp_ns(marker.header) != stamp:
+            raise MessageError(
+                "mixed_stamps", f"{topic}: {marker.ns} has another stamp than the first marker; send frames apart"
+            )
+        if marker.ns not in names:
+            unknown.append(marker.ns)
+        elif marker.action == Marker.ADD:
+            point = marker.pose.position
+            found = np.array([point.x, point.y, point.z])
+            positions[list(names).index(marker.ns)] = found if np.isfinite(found).all() else np.nan
+    return MarkerReading(stamp, positions, tuple(unknown))
+
+
+# --- theta
+
+
+def material_message(update: MaterialUpdate, body: Body) -> MaterialEstimate:
+    """An estimate."""
+    return MaterialEstimate(
+        header=header("", update.stamp_ns),
+        body_hash=body.content_hash,
+        zone_names=list(update.zone_names),
+        youngs_modulus=_floats(update.material.youngs_modulus),
+        poisson_ratio=_floats(update.material.poisson_ratio),
+        density=[zone.density for zone in body.zones],
+        viscosity=_floats(update.material.viscosity),
+        parameter_names=list(update.parameter_names),
+        covariance=_floats(update.covariance),
+        status=int(update.status),
+        reason=update.reason,
+        loss_before=float(update.loss_before),
+        loss_after=float(update.loss_after),
+        frames_used=int(update.frames_used),
+        solve_time=float(update.solve_time_s),
+    )
+
+
+def material_from_message(message: MaterialEstimate, body: Body, topic: str) -> Material:
+    """The material per zone, in the order of the body. Raises MessageError."""
+    check_body(message.body_hash, body, topic)
+    if sorted(message.zone_names) != sorted(body.zone_names):
+        raise MessageError(
+            "wrong_zones",
+            f"{topic}: zone_names is {list(message.zone_names)}, the body has {list(body.zone_names)};"
+            " start both nodes with the same cell file",
+        )
+    order = [message.zone_names.index(name) for name in body.zone_names]
+    columns = []
+    for field in ("youngs_modulus", "poisson_ratio", "viscosity"):
+        values = getattr(message, field)
+        if len(values) != len(order):
+            raise MessageError(
+                "wrong_size", f"{topic}: {field} has {len(values)} entries, expected one per zone ({len(order)})"
+            )
+        columns.append([values[place] for place in order])
+    try:
+        return material_of(body, *columns)
+    except InvalidMaterialError as error:
+        raise MessageError("invalid_material", f"{topic}: {error}") from error
+
+
+# --- state and stress
+
+
+@dataclass(frozen=True, eq=False)
+class StateReading:
+    """stamp_ns; vertices: (n, 3) m."""
+
+    stamp_ns: int
+    vertices: NDArray[np.float64]
+
+
+def state_message(state: LiveState, body: Body, world: str) -> BodyState:
+    """Where the body is."""
+    message = BodyState(
+        header=header(world, state.stamp_ns),
+        body_hash=body.content_hash,
+        latent=_floats(state.latent),
+        latent_velocity=_floats(state.latent_velocity),
+        grip_names=list(body.grip_names),
+        grip_poses=[pose_message(pose) for pose in state.grip_poses],
+        converged=state.converged,
+    )
+    message.vertices.frombytes(state.vertices.astype(np.float32).tobytes())
+    return message
+
+
+def state_from_message(message: BodyState, body: Body, world: str, topic: str) -> StateReading:
+    """Stamp and vertices. Raises MessageError for another body or frame, a wrong size and non-finite numbers."""
+    check_body(message.body_hash, body, topic)
+    check_frame(message.header, world, topic)
+    vertices = np.asarray(message.vertices, dtype=np.float64)
+    if vertices.size != body.rest_positions.size:
+        raise MessageError(
+            "wrong_size",
+            f"{topic}: vertices has {vertices.size} numbers, expected {body.rest_positions.size} (3 per vertex)",
+        )
+    if not np.isfinite(vertices).all():
+        raise MessageError(
+            "non_finite", f"{topic}: vertices has non-finite numbers; the simulator has diverged, restart it"
+        )
+    return StateReading(stamp_ns(message.header), vertices.reshape(-1, 3))
+
+
+def stress_message(field: StressArrays, body: Body, world: str, stamp: int) -> StressField:
+    """The von Mises stress of every vertex."""
+    equivalent = np.asarray(field.von_mises, np.float32)
+    message = StressField(
+        header=header(world, stamp),
+        body_hash=body.content_hash,
+        max_von_mises=float(equivalent.max()),
+        max_vertex=int(equivalent.argmax()),
+        mean_von_mises=float(field.mean_von_mises),
+        zone_names=list(body.zone_names),
+        zone_max_von_mises=_floats(field.zone_max_von_mises),
+    )
+    message.von_mises.frombytes(equivalent.tobytes())
+    return message
+
+
+def _floats(values: Any) -> list[float]:
+    """A flat list of Python floats, as messages want them."""
+    return np.asarray(values, dtype=np.float64).ravel().tolist()
