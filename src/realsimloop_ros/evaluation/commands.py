@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 import warnings
 from collections.abc import Iterator
@@ -15,6 +16,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from realsimloop_ros.evaluation.c3d import read_c3d
 from realsimloop_ros.evaluation.marker_messages import write_marker_bag
+from realsimloop_ros.evaluation.record import RunRecord, save_record
+from realsimloop_ros.evaluation.report import write_report
+from realsimloop_ros.evaluation.report_schema import ParameterReport, Report
+from realsimloop_ros.resources import configuration_file
 
 
 @contextmanager
@@ -60,3 +65,107 @@ def import_c3d(
             f"{out}: {len(capture.names)} markers, {len(capture.stamps_ns)} frames at {capture.rate:g} Hz on "
             f"topic {topic} in frame {frame}{unseen}"
         )
+
+
+def evaluate(
+    inputs: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="INPUT...", help="Experiment files (YAML), estimated together; or the bag of a cell."
+        ),
+    ],
+    out: Annotated[Path, typer.Option("--out", help="Folder of report.html, report.json and the record.")],
+    theta: Annotated[
+        str,
+        typer.Option(
+            help="`estimate`; `prior`: held at the prior; or a report.json or record folder whose theta is held."
+        ),
+    ] = "estimate",
+    cell: Annotated[
+        str | None, typer.Option(help="Cell of the bag: a cell file, or a name in config/cells.")
+    ] = None,
+    truth: Annotated[
+        Path | None,
+        typer.Option(help="What a virtual cell left about its truth. Default: the folder `truth` beside the bag."),
+    ] = None,
+) -> None:
+    """Evaluate recordings without running any node, and write a report. The same input gives the same numbers.
+
+    Ends with status 1 where nothing could be evaluated; what was missing or wrong in part is a warning and a note
+    in the report.
+    """
+    with plain_errors():
+        # before the first array: results must not depend on what was computed earlier in this process
+        from realsimloop_ros.compute import use_double_precision, use_one_core
+
+        use_one_core()
+        use_double_precision()
+        command = "realsimloop " + shlex.join(sys.argv[1:])
+        record = (
+            _evaluated_experiments(inputs, theta)
+            if cell is None
+            else _evaluated_bag(inputs, cell, theta, truth, command)
+        )
+        save_record(out / "record", record)
+        report = write_report(out, record)
+        for line in headline(report):
+            print(line)
+        print(f"report: {out / 'report.html'}")
+
+
+def headline(report: Report) -> list[str]:
+    """The figures of a report that matter most, a line each."""
+    lines = []
+    for zone, entry in report.theta.items():
+        lines += _parameter_line(f"{zone}: Young's modulus", entry.youngs_modulus, 1e-3, " kPa", 1)
+        lines += _parameter_line(f"{zone}: Poisson's ratio", entry.poisson_ratio, 1.0, "", 4)
+    distance = report.reconstruction
+    if distance.mean_mm is not None:
+        lines.append(
+            f"twin to reality: mean {distance.mean_mm:.2f} mm ({distance.percent_of_size:.2f} % of the body), "
+            f"95 % below {distance.p95_mm:.2f} mm, at most {distance.max_mm:.2f} mm"
+        )
+    if report.real_time_factor is not None:
+        lines.append(f"real-time factor {report.real_time_factor:.3f}")
+    lost = {cause: count for cause, count in report.drops.items() if count}
+    lines.append("dropped: " + (", ".join(f"{count} {cause}" for cause, count in lost.items()) or "nothing"))
+    return lines
+
+
+def _parameter_line(label: str, found: ParameterReport, scale: float, unit: str, digits: int) -> list[str]:
+    if found.estimate is None:
+        return []
+    text = f"{label} {found.estimate * scale:.{digits}f}{unit}"
+    if found.std is not None:
+        text += f" +- {1.96 * found.std * scale:.{digits}f} (95 %)"
+    if found.relative_error is not None and found.reference is not None:
+        text += f", {found.relative_error:+.1%} from the reference {found.reference * scale:.{digits}f}{unit}"
+    return [text]
+
+
+def _evaluated_experiments(paths: list[Path], theta: str) -> RunRecord:
+    from realsimloop_ros.evaluation.experiment_run import evaluate_experiments
+    from realsimloop_ros.evaluation.experiment_twin import experiment_estimator
+    from realsimloop_ros.evaluation.held_theta import held_material
+    from realsimloop_ros.evaluation.model_library import default_library
+    from realsimloop_ros.evaluation.preparation import prepare_experiment
+
+    held = None
+    if theta != "estimate":
+        space = experiment_estimator([prepare_experiment(path) for path in paths], default_library()).space
+        held = held_material(theta, space.zone_names, space.prior)
+    return evaluate_experiments(paths, theta=held, theta_source=theta)
+
+
+def _evaluated_bag(bags: list[Path], cell: str, theta: str, truth: Path | None, command: str) -> RunRecord:
+    from realsimloop_ros.evaluation.cell_evaluation import evaluate_cell_bag
+    from realsimloop_ros.observation.cell_file import load_cell
+
+    if len(bags) != 1:
+        raise typer.BadParameter("with --cell, name one bag")
+    path = configuration_file("cells", cell)
+    loaded = load_cell(path)
+    settings = [path, loaded.resolve(loaded.estimator)]
+    return evaluate_cell_bag(
+        bags[0], loaded, theta=theta, truth_folder=truth, command=command, settings=settings
+    ).record

@@ -51,11 +51,11 @@ class ErrorSummary:
 
 @dataclass(frozen=True)
 class TimingSummary:
-    """Time of one stage, s. count: samples."""
+    """Time of one stage, s. count: samples; None where only the percentiles are known."""
 
     p50: float
     p99: float
-    count: int
+    count: int | None
 
 
 def settled_sag(

@@ -300,8 +300,10 @@ def _picture(picture: Picture) -> str:
     if not done:
         raise ValueError(f"picture {picture.caption!r}: {width} x {height} cannot be encoded")
     source = base64.b64encode(data.tobytes()).decode("ascii")
+    # a strip of several views needs the whole width
+    wide = " class=wide" if width > 2 * height else ""
     return (
-        f'<figure><img alt="{escape(picture.caption)}" width="{width}" height="{height}" '
+        f'<figure{wide}><img alt="{escape(picture.caption)}" width="{width}" height="{height}" '
         f'src="data:image/jpeg;base64,{source}"><figcaption>{escape(picture.caption)}</figcaption></figure>'
     )
 
@@ -316,7 +318,15 @@ def _timing_section(report: Report) -> str:
             f'<div class="bar"><div class="tail" style="width:{tail:.1f}%"></div>'
             f'<div class="median" style="width:{share:.1f}%"></div></div>'
         )
-        rows.append((escape(stage), bar, number(entry.p50_ms), number(entry.p99_ms), str(entry.count)))
+        rows.append(
+            (
+                escape(stage),
+                bar,
+                number(entry.p50_ms),
+                number(entry.p99_ms),
+                _NONE if entry.count is None else str(entry.count),
+            )
+        )
     timing = table(("stage", "", "p50 (ms)", "p99 (ms)", "samples"), rows, text_columns=2) if rows else ""
     drops = [(escape(cause), str(count)) for cause, count in report.drops.items()]
     dropped = table(("dropped because of", "count"), drops) if drops else ""

@@ -37,6 +37,7 @@ pre { background: var(--ground); border-radius: 8px; padding: 12px 14px; overflo
 summary { cursor: pointer; color: var(--accent); margin-top: 8px; font-size: 14px; }
 .pictures { display: grid; grid-template-columns: repeat(auto-fill, minmax(400px, 1fr)); gap: 14px; }
 figure { margin: 0; }
+figure.wide { grid-column: 1 / -1; }
 figure img { display: block; width: 100%; height: auto; border-radius: 8px; background: var(--ground); }
 figcaption { color: var(--soft); font-size: 13px; margin-top: 6px; }
 .bar { position: relative; height: 10px; min-width: 160px; background: var(--ground); border-radius: 5px; }

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from realsimloop_ros.evaluation.folders import atomic_folder
+from realsimloop_ros.evaluation.metrics import TimingSummary
 
 _FORMAT = "realsimloop-run-1"
 
@@ -148,8 +149,8 @@ class RunRecord:
     """One run.
 
     theta_source: prior, estimate, or the file theta came from; body_size: m, its longest edge; timing: durations
-    in s by stage; real_time_factor: simulated over wall-clock time; drops: frames or messages lost, by cause;
-    notes: what a reader should know.
+    in s by stage; timing_summaries: of stages whose single durations were not kept; real_time_factor: simulated
+    over wall-clock time; drops: frames or messages lost, by cause; notes: what a reader should know.
     """
 
     title: str
@@ -161,6 +162,7 @@ class RunRecord:
     markers: tuple[MarkerTracks, ...] = ()
     reconstruction: ReconstructionTrace | None = None
     timing: dict[str, NDArray[np.float64]] = field(default_factory=dict)
+    timing_summaries: dict[str, TimingSummary] = field(default_factory=dict)
     real_time_factor: float | None = None
     drops: dict[str, int] = field(default_factory=dict)
     pictures: tuple[Picture, ...] = ()

@@ -15,6 +15,7 @@ from realsimloop_ros.evaluation.metrics import (
     FREE_OSCILLATION_SECONDS,
     Oscillation,
     Sag,
+    TimingSummary,
     free_oscillation,
     settled_sag,
     summarize_errors,
@@ -79,7 +80,8 @@ def make_report(record: RunRecord) -> Report:
         reconstruction=_overall_reconstruction(record),
         markers=markers,
         experiments=experiments,
-        timing={stage: _timing(samples) for stage, samples in record.timing.items()},
+        timing={stage: _timing(summarize_timing(samples)) for stage, samples in record.timing.items()}
+        | {stage: _timing(summary) for stage, summary in record.timing_summaries.items()},
         real_time_factor=_finite(record.real_time_factor),
         drops=dict(record.drops),
         updates=dict(Counter(record.theta.status)),
@@ -201,8 +203,7 @@ def _motion(tracks: MarkerTracks, track: NDArray[np.float64]) -> tuple[Sag | Non
     return sag, oscillation
 
 
-def _timing(samples: NDArray[np.float64]) -> TimingReport:
-    summary = summarize_timing(samples)
+def _timing(summary: TimingSummary | None) -> TimingReport:
     if summary is None:
         return TimingReport(p50_ms=None, p99_ms=None, count=0)
     return TimingReport(p50_ms=summary.p50 * 1e3, p99_ms=summary.p99 * 1e3, count=summary.count)

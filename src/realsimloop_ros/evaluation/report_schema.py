@@ -75,11 +75,11 @@ class ExperimentReport(_Part):
 
 
 class TimingReport(_Part):
-    """Wall-clock time of one stage."""
+    """Wall-clock time of one stage. count: null where only the percentiles are known."""
 
     p50_ms: float | None
     p99_ms: float | None
-    count: int
+    count: int | None
 
 
 class ProvenanceReport(_Part):

@@ -1,0 +1,86 @@
+"""From the images of single cameras to masked views, with the parts and defaults of the node camera_sync."""
+
+from __future__ import annotations
+
+from collections import deque
+
+import jax.numpy as jnp
+import numpy as np
+from numpy.typing import NDArray
+
+from realsimloop_ros.body.body import surface_triangles
+from realsimloop_ros.dynamics.live import PoseHistory
+from realsimloop_ros.estimation.twin import Twin
+from realsimloop_ros.observation.cameras import Camera
+from realsimloop_ros.observation.images import MultiViewImages
+from realsimloop_ros.observation.synchroniser import SynchronisedSet, Synchroniser, SynchroniserSettings
+from realsimloop_ros.observation.view_masks import ViewMasker
+from realsimloop_ros.reduction.model import kinematics
+
+# the defaults of the node's parameters, ns
+_TOLERANCE, _TIMEOUT, _JUMP = 20_000_000, 300_000_000, 1_000_000_000
+
+Pixels = NDArray[np.uint8]
+
+
+class CameraSets:
+    """Takes images and grip poses in the order of their recording, gives masked views.
+
+    rate: Hz, of the fastest camera. A set is masked once every grip is known at its stamp, since the warp of the
+    grips says where the body is expected.
+    """
+
+    def __init__(self, twin: Twin, cameras: tuple[Camera, ...], rate: float) -> None:
+        self._model = twin.model
+        self._grips = {name: PoseHistory() for name in twin.body.grip_names}
+        self._synchroniser: Synchroniser[Pixels] = Synchroniser(
+            SynchroniserSettings(
+                streams=tuple(camera.name for camera in cameras),
+                tolerance=_TOLERANCE,
+                timeout=_TIMEOUT,
+                minimum_period=round(0.5e9 / rate),
+                jump=_JUMP,
+            )
+        )
+        self._masker = ViewMasker(cameras, surface_triangles(twin.body))
+        self._waiting: deque[SynchronisedSet[Pixels]] = deque()
+        self._resets = 0
+        self.without_mask = 0
+
+    @property
+    def dropped(self) -> dict[str, int]:
+        """Images that found no set, by cause, and images in which the body was not found."""
+        causes = {cause: sum(n.values()) for cause, n in self._synchroniser.statistics.dropped.items()}
+        return {cause: n for cause, n in {**causes, "no_mask": self.without_mask}.items() if n}
+
+    def add_pose(self, grip: str, stamp_ns: int, pose: NDArray[np.float64]) -> list[tuple[int, MultiViewImages]]:
+        """A grip's pose (7,). Returns stamps and views that are ready now."""
+        self._grips[grip].add(stamp_ns, pose)
+        return self._ready()
+
+    def add_image(self, camera: str, stamp_ns: int, image: Pixels) -> list[tuple[int, MultiViewImages]]:
+        """An image (H, W, 3) of a camera. Returns stamps and views that are ready now."""
+        self._waiting.extend(self._synchroniser.add(camera, stamp_ns, image))
+        return self._ready()
+
+    def _ready(self) -> list[tuple[int, MultiViewImages]]:
+        views = []
+        while self._waiting:
+            stamp = self._waiting[0].stamp_ns
+            if any(history.newest is None or history.newest < stamp for history in self._grips.values()):
+                break
+            views.append((stamp, self._masked(self._waiting.popleft())))
+        return views
+
+    def _masked(self, images: SynchronisedSet[Pixels]) -> MultiViewImages:
+        resets = self._synchroniser.statistics.resets
+        if resets != self._resets:
+            self._resets = resets
+            self._masker.reset()
+        poses = np.array([history.at(images.stamp_ns) for history in self._grips.values()])
+        for history in self._grips.values():
+            history.forget_before(images.stamp_ns)
+        expected = np.asarray(kinematics(self._model, jnp.asarray(poses)).base)
+        masked = self._masker.mask(images.frames, expected)
+        self.without_mask += len(masked.failures)
+        return masked.views
