@@ -44,15 +44,32 @@ def node(domain: int) -> Iterator[RuntimeNode]:
     rclpy.shutdown(context=context)
 
 
+STARTED: list[subprocess.Popen[str]] = []
+
+
+@pytest.fixture(autouse=True)
+def nothing_left_running() -> Iterator[None]:
+    """End what a failed test has left."""
+    yield
+    while STARTED:
+        process = STARTED.pop()
+        process.kill()
+        process.wait()
+        if process.stdout is not None:
+            process.stdout.close()
+
+
 def start(module: str, **parameters: object) -> subprocess.Popen[str]:
     arguments = [part for key, value in parameters.items() for part in ("-p", f"{key}:={value}")]
-    return subprocess.Popen(
+    process = subprocess.Popen(
         [sys.executable, "-m", f"realsimloop_ros.nodes.{module}", "--ros-args", *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
         env=dict(os.environ),
     )
+    STARTED.append(process)
+    return process
 
 
 def stop(process: subprocess.Popen[str]) -> str:
@@ -149,7 +166,7 @@ def test_a_killed_recorder_leaves_a_bag_that_can_be_read(node: RuntimeNode, tmp_
     bag = tmp_path / "bag"
     recorder = record(node, bag, 20)
     recorder.kill()
-    recorder.communicate()
+    recorder.wait()
     with pytest.warns(TruncatedBagWarning, match="cut off"):
         assert len(list(read_bag(bag, ["theta"]))) == 20
 

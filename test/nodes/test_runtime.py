@@ -35,6 +35,7 @@ class Plain(RuntimeNode):
             print("up", flush=True)
         self.said = True
     def close(self):
+        self.diagnostics.publish()
         print("closed", flush=True)
 sys.exit(run_node(Plain))
 """
@@ -70,7 +71,8 @@ def finished(process: subprocess.Popen[str]) -> tuple[int, str]:
 def test_a_node_that_is_told_to_stop_closes_and_ends_with_zero(number: signal.Signals) -> None:
     process = start(PLAIN)
     assert process.stdout is not None
-    assert process.stdout.readline() == "up\n"
+    while process.stdout.readline() != "up\n":
+        assert process.poll() is None
     process.send_signal(number)
     assert finished(process) == (0, "closed\n")
 

@@ -23,6 +23,7 @@ from rclpy.clock import Clock, ClockType
 from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
 from rclpy.lifecycle import LifecycleNode, TransitionCallbackReturn
 from rclpy.node import Node
+from rclpy.signals import SignalHandlerOptions
 from rclpy.task import Future
 from std_msgs.msg import String
 
@@ -79,8 +80,10 @@ class _Runtime:
         """Tell on the topic `ready` that every subscription stands and nothing is left to be compiled; and from
         now on which publishers are known, so that these can wait for it.
         """
+        assert isinstance(self, Node)
         self._ready = True
         self._announce()
+        self.get_logger().info("ready")
 
     def heard_topics(self) -> set[str]:
         """The topics whose publishers wait until this node knows them: those that it subscribes."""
@@ -134,25 +137,31 @@ def run_node(
 ) -> int:
     """Run one node until it is told to stop or ends itself. Returns the exit status: 0 for SIGINT and SIGTERM
     too, 2 for wrong settings (a ParameterError or another error of this package: one line, no traceback).
+
+    After SIGINT and SIGTERM the node can still publish, until `close` has returned.
     """
     _die_with_supervisor()
-    with rclpy.init(args=None if arguments is None else list(arguments)):
-        node: RuntimeNode | RuntimeLifecycleNode | None = None
-        try:
-            node = create()
-            return _spin(node)
-        except (KeyboardInterrupt, ExternalShutdownException):
-            return 0
-        except Exception as error:
-            if not is_user_error(error):
-                raise
-            name = node.get_name() if node is not None else create.__name__
-            rclpy.logging.get_logger(name).fatal(str(error))
-            return USAGE_ERROR
-        finally:
-            if node is not None:
-                node.close()
-                node.destroy_node()
+    # rclpy's own handlers would take the middleware away before the node has closed
+    rclpy.init(args=None if arguments is None else list(arguments), signal_handler_options=SignalHandlerOptions.NO)
+    node: RuntimeNode | RuntimeLifecycleNode | None = None
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        node = create()
+        _stop_on_signals(node)
+        return _spin(node)
+    except (KeyboardInterrupt, ExternalShutdownException):
+        return 0
+    except Exception as error:
+        if not is_user_error(error):
+            raise
+        name = node.get_name() if node is not None else create.__name__
+        rclpy.logging.get_logger(name).fatal(str(error))
+        return USAGE_ERROR
+    finally:
+        if node is not None:
+            node.close()
+            node.destroy_node()
+        rclpy.try_shutdown()
 
 
 def is_user_error(error: BaseException) -> bool:
@@ -178,6 +187,19 @@ def _spin(node: RuntimeNode | RuntimeLifecycleNode) -> int:
         return 0 if status is None else int(status)
     finally:
         executor.shutdown()
+
+
+def _stop_on_signals(node: RuntimeNode | RuntimeLifecycleNode) -> None:
+    """End the node with status 0 at the first SIGINT or SIGTERM; a second one interrupts what it is doing."""
+
+    def stop(number: int, _: object) -> None:
+        for each in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(each, signal.default_int_handler)
+        # the signal may have interrupted this thread while it held a lock that finishing takes
+        threading.Thread(target=node.finish, name="stop", daemon=True).start()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, stop)
 
 
 def _die_with_supervisor() -> None:
@@ -238,6 +260,8 @@ class LatestWorker(Generic[Item]):
             try:
                 self._process(item)
             except Exception as error:
-                self._node.get_logger().error(traceback.format_exc())
-                self._node.finish(1, f"{type(error).__name__}: {error}")
+                # while the process ends, publishers go before this thread does
+                if not self._stopping:
+                    self._node.get_logger().error(traceback.format_exc())
+                    self._node.finish(1, f"{type(error).__name__}: {error}")
                 return
