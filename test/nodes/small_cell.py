@@ -19,7 +19,6 @@ from rclpy.context import Context
 from rclpy.executors import SingleThreadedExecutor
 from rclpy.node import Node
 from rclpy.parameter import Parameter as RosParameter
-from reduced_bodies import REST_POSES, gripped_bar, smooth_reduced_body
 
 from realsimloop_ros.body.body import Body, surface_triangles
 from realsimloop_ros.body.files import with_markers
@@ -32,6 +31,7 @@ from realsimloop_ros.observation.cameras import Camera, look_at
 from realsimloop_ros.observation.cell_file import CellFile
 from realsimloop_ros.observation.silhouettes import silhouette
 from realsimloop_ros.reduction.model import save_reduced_body
+from reduced_bodies import REST_POSES, gripped_bar, smooth_reduced_body
 
 SECOND = 10**9
 WIDTH, HEIGHT = 80, 60

@@ -8,6 +8,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from realsimloop.msg import BodyState, MaterialEstimate
+from rosgraph_msgs.msg import Clock
+
 from nodes.small_cell import (
     SECOND,
     Counterpart,
@@ -19,16 +22,13 @@ from nodes.small_cell import (
     warnings_of,
     write_cell,
 )
-from realsimloop.msg import BodyState, MaterialEstimate
-from reduced_bodies import REST_POSES
-from rosgraph_msgs.msg import Clock
-
 from realsimloop_ros.dynamics.live import LiveTwin
 from realsimloop_ros.estimation.twin import load_twin
 from realsimloop_ros.nodes.conversions import header, stamp_ns, time_message
 from realsimloop_ros.nodes.qos import CLOCK, LATCHED
 from realsimloop_ros.nodes.simulator import Simulator
 from realsimloop_ros.observation.cell_file import load_cell
+from reduced_bodies import REST_POSES
 
 PERIOD = SECOND // 50
 

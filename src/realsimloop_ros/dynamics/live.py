@@ -56,6 +56,11 @@ class PoseHistory:
         """Stamp of the newest pose, ns."""
         return self._stamps[-1] if self._stamps else None
 
+    @property
+    def oldest(self) -> int:
+        """Stamp of the oldest pose kept, ns."""
+        return self._stamps[0]
+
     def add(self, stamp_ns: int, pose: NDArray[np.float64]) -> bool:
         """Take a pose (7,) in; False, and nothing done, where its stamp is not newer."""
         if self._stamps and stamp_ns <= self._stamps[-1]:
@@ -169,7 +174,7 @@ class LiveTwin:
             return
         end = known if until_ns is None else until_ns
         if self._state is None:
-            self._begin(known)
+            self._begin(max(history.oldest for history in self._grips.values()))
         elif end - self._now > self._lag_ns:
             self._count("too_slow")
             self._begin(end)

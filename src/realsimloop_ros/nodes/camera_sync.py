@@ -12,10 +12,13 @@ import time
 from collections import deque
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
+import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 from geometry_msgs.msg import PoseStamped
+from jaxtyping import Array
 from numpy.typing import NDArray
 from realsimloop.msg import MultiViewFrame
 from sensor_msgs.msg import CameraInfo, Image
@@ -34,10 +37,10 @@ from realsimloop_ros.nodes.conversions import (
 from realsimloop_ros.nodes.parameters import Parameter
 from realsimloop_ros.nodes.qos import IMAGES, STREAM
 from realsimloop_ros.nodes.runtime import LatestWorker, run_node
-from realsimloop_ros.nodes.twin_node import POSES, Durations, TwinNode
+from realsimloop_ros.nodes.twin_node import EVERY_ONE, Durations, TwinNode
 from realsimloop_ros.observation.synchroniser import SynchronisedSet, Synchroniser, SynchroniserSettings
 from realsimloop_ros.observation.view_masks import ViewMasker
-from realsimloop_ros.reduction.model import kinematics, load_reduced_body
+from realsimloop_ros.reduction.model import ReducedModel, kinematics, load_reduced_body
 
 PARAMETERS = (
     Parameter("tolerance", "float", "largest difference of the stamps of one set", 0.02, "s", 0.0),
@@ -66,8 +69,8 @@ class _Job:
 class CameraSync(TwinNode):
     """Synchronises in the executor's thread, masks on a worker's. Raises the errors of the cell's files."""
 
-    def __init__(self) -> None:
-        super().__init__("camera_sync", PARAMETERS)
+    def __init__(self, **options: Any) -> None:
+        super().__init__("camera_sync", PARAMETERS, **options)
         reduced = load_reduced_body(self.cell.resolve(self.cell.reduced_model))
         self.body, self._model = reduced.body, reduced.model()
         self.cameras = self.cell.camera_list()
@@ -108,12 +111,12 @@ class CameraSync(TwinNode):
             self.create_subscription(CameraInfo, entry.info_topic, partial(self._on_info, k), IMAGES)
         for grip in self.cell.grips:
             topic = f"{grip.arm}/tcp_pose"
-            self.create_subscription(PoseStamped, topic, partial(self._on_pose, grip.name, topic), POSES)
+            self.create_subscription(PoseStamped, topic, partial(self._on_pose, grip.name, topic), EVERY_ONE)
         self.create_timer(CLOCK_PERIOD, self._on_clock)
 
     def _expected(self, grip_poses: NDArray[np.float64]) -> NDArray[np.float64]:
         """Where the grips alone would put the vertices, (n, 3)."""
-        return np.asarray(kinematics(self._model, jnp.asarray(grip_poses)).base)
+        return np.asarray(_warped(self._model, jnp.asarray(grip_poses)))
 
     def _on_info(self, camera: int, message: CameraInfo) -> None:
         entry = self.cell.cameras[camera]
@@ -226,6 +229,11 @@ class CameraSync(TwinNode):
             self._worker.stop()
         self._report()
         super().close()
+
+
+@eqx.filter_jit
+def _warped(model: ReducedModel, grip_poses: Array) -> Array:
+    return kinematics(model, grip_poses).base
 
 
 def main() -> int:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from geometry_msgs.msg import PoseStamped
@@ -32,7 +32,7 @@ from realsimloop_ros.nodes.conversions import (
 from realsimloop_ros.nodes.parameters import Parameter, ParameterError
 from realsimloop_ros.nodes.qos import LATCHED, STREAM
 from realsimloop_ros.nodes.runtime import run_node
-from realsimloop_ros.nodes.twin_node import POSES, Durations, OrderedWorker, TwinNode
+from realsimloop_ros.nodes.twin_node import EVERY_ONE, Durations, OrderedWorker, TwinNode
 from realsimloop_ros.observation.image_likelihood import compile_kernels
 from realsimloop_ros.observation.images import MultiViewImages
 from realsimloop_ros.observation.likelihoods import FrameObservation
@@ -47,7 +47,13 @@ PARAMETERS = (
         choices=("auto", "images", "markers"),
     ),
     Parameter("marker_frame", "str", "frame of the markers; empty: the cell's world frame", ""),
-    Parameter("queue_length", "int", "observations that may wait; the oldest gives way", 20, minimum=1),
+    Parameter(
+        "queue_length",
+        "int",
+        "observations that may wait, the oldest gives way; 0: 50 of images or 2000 of markers",
+        0,
+        minimum=0,
+    ),
     Parameter("jump_threshold", "float", "step back of a stamp that means that the clock was set", 1.0, "s", 0.1),
 )
 
@@ -65,8 +71,8 @@ _Item: TypeAlias = _Pose | MultiViewFrame | MarkerArray
 class Estimator(TwinNode):
     """Runs the core on a worker thread. Raises the errors of the cell's files, and ParameterError."""
 
-    def __init__(self) -> None:
-        super().__init__("estimator", PARAMETERS)
+    def __init__(self, **options: Any) -> None:
+        super().__init__("estimator", PARAMETERS, **options)
         self._twin = load_twin(self.cell)
         self.body = self._twin.body
         self.cameras = self.cell.camera_list()
@@ -80,6 +86,7 @@ class Estimator(TwinNode):
                 f"estimator.source is 'markers', but body {self.body.name!r} has none; name them in its file"
             )
         self._marker_frame = self.parameters["marker_frame"] or self.cell.world_frame
+        self._limit = self.parameters["queue_length"] or (50 if self.source == "images" else 2000)
         self.core = self._twin.estimator()
         self._newest: dict[str, int] = {}
         self._rejected: dict[str, int] = {}
@@ -119,16 +126,16 @@ class Estimator(TwinNode):
             self._take,
             self._advance,
             droppable=lambda item: not isinstance(item, _Pose),
-            limit=self.parameters["queue_length"],
+            limit=self._limit,
             cause="queue_overflow",
         )
         for grip in self.cell.grips:
             topic = f"{grip.arm}/tcp_pose"
-            self.create_subscription(PoseStamped, topic, partial(self._on_pose, grip.name, topic), POSES)
+            self.create_subscription(PoseStamped, topic, partial(self._on_pose, grip.name, topic), EVERY_ONE)
         if self.source == "images":
             self.create_subscription(MultiViewFrame, "observation", self._on_observation, STREAM)
         else:
-            self.create_subscription(MarkerArray, "markers", self._on_observation, STREAM)
+            self.create_subscription(MarkerArray, "markers", self._on_observation, EVERY_ONE)
 
     def _on_pose(self, grip: str, topic: str, message: PoseStamped) -> None:
         if not self.active or self._worker is None:
@@ -156,9 +163,9 @@ class Estimator(TwinNode):
             return
         self._notice_jump("observation", observation.stamp_ns)
         self._publish(self.core.add_observation(observation))
-        waiting = self.core.tracks[0].waiting
-        if len(waiting) > self.parameters["queue_length"]:
-            waiting.popleft()
+        track = self.core.tracks[0]
+        if len(track.waiting) > self._limit and track.grips_known_until() < track.waiting[0].stamp_ns:
+            track.waiting.popleft()
             self.diagnostics.count_drop("no_grip_pose")
             names = ", ".join(f"{grip.arm}/tcp_pose" for grip in self.cell.grips)
             self.condition("no_grip_pose", f"observations wait for poses on {names}: are the arms' drivers up?")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from geometry_msgs.msg import PoseStamped
@@ -26,12 +27,12 @@ from realsimloop_ros.nodes.conversions import (
 from realsimloop_ros.nodes.parameters import Parameter
 from realsimloop_ros.nodes.qos import LATCHED, STREAM
 from realsimloop_ros.nodes.runtime import run_node
-from realsimloop_ros.nodes.twin_node import POSES, Durations, OrderedWorker, TwinNode
+from realsimloop_ros.nodes.twin_node import EVERY_ONE, Durations, OrderedWorker, TwinNode
 
 PARAMETERS = (
     Parameter("publish_rate", "float", "states per second of the poses' time, in whole ticks", 30.0, "Hz", 1.0),
     Parameter("stale_timeout", "float", "age of a grip's last pose from which on it is held", 0.5, "s", 0.01),
-    Parameter("jump_threshold", "float", "step of a grip's stamps, back or on, that starts anew", 1.0, "s", 0.1),
+    Parameter("jump_threshold", "float", "step of a grip's stamps, either way, that starts anew", 1.0, "s", 0.1),
     Parameter("maximum_lag", "float", "lag behind the poses that starts anew", 2.0, "s", 0.1),
 )
 CLOCK_PERIOD = 0.05  # s, of the node's clock, between two looks at the age of the poses
@@ -52,8 +53,8 @@ class _Now:
 class Simulator(TwinNode):
     """Steps the twin on a worker thread. Raises the errors of the cell's files."""
 
-    def __init__(self) -> None:
-        super().__init__("simulator", PARAMETERS)
+    def __init__(self, **options: Any) -> None:
+        super().__init__("simulator", PARAMETERS, **options)
         twin = load_twin(self.cell)
         self.body = twin.body
         ticks = max(1, round(1.0 / (self.parameters["publish_rate"] * twin.step.time_step)))
@@ -68,7 +69,7 @@ class Simulator(TwinNode):
         )
         self.twin = self._make_twin()
         self._durations = Durations()
-        self._clock_ns = 0
+        self._clock_began: int | None = None
         self._worker: OrderedWorker[_Pose | _Now | Material] | None = None
 
     def warm_up(self) -> None:
@@ -89,7 +90,7 @@ class Simulator(TwinNode):
                 PoseStamped,
                 f"{grip.arm}/tcp_pose",
                 lambda message, grip=grip: self._on_pose(grip.name, f"{grip.arm}/tcp_pose", message),
-                POSES,
+                EVERY_ONE,
             )
         self.create_subscription(MaterialEstimate, "theta", self._on_theta, LATCHED)
         self.create_timer(CLOCK_PERIOD, self._on_clock)
@@ -121,7 +122,6 @@ class Simulator(TwinNode):
         if isinstance(item, _Pose):
             self.twin.add_grip_pose(item.grip, item.stamp_ns, item.pose)
         elif isinstance(item, _Now):
-            self._clock_ns = item.stamp_ns
             self._look_at_ages(item.stamp_ns)
         else:
             self.twin.set_material(item)
@@ -133,8 +133,10 @@ class Simulator(TwinNode):
             self.twin.reset("clock_jump")
             return
         limit = now - round(self.parameters["stale_timeout"] * 1e9)
+        if self._clock_began is None or now < self._clock_began:
+            self._clock_began = now
         silent = self.twin.grips_behind(limit)
-        if not silent:
+        if not silent or self._clock_began > limit:
             self.condition_over("stale_pose")
             return
         names = ", ".join(f"{grip.arm}/tcp_pose" for grip in self.cell.grips if grip.name in silent)

@@ -11,6 +11,7 @@ import time
 from collections import deque
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 import cv2
 import jax.numpy as jnp
@@ -64,8 +65,8 @@ class _Overlay:
 class Stress(TwinNode):
     """Works on two threads, one for the field and one for the overlays. Raises the errors of the cell's files."""
 
-    def __init__(self) -> None:
-        super().__init__("stress", PARAMETERS)
+    def __init__(self, **options: Any) -> None:
+        super().__init__("stress", PARAMETERS, **options)
         twin = load_twin(self.cell)
         self.body, self._law = twin.body, twin.model.law
         self._samples = mechanics.stress_samples(twin.body)

@@ -21,8 +21,8 @@ from realsimloop_ros.observation.cell_file import load_cell
 from realsimloop_ros.resources import configuration_file
 
 CELL = Parameter("cell", "str", "cell file: a path, or a name in config/cells", "dual_arm")
-# For subscribing tcp_pose: none may be lost while the executor is busy, for some seconds at a robot's rate.
-POSES = QoSProfile(depth=2000, history=HistoryPolicy.KEEP_LAST, reliability=ReliabilityPolicy.RELIABLE)
+# For subscribing poses and markers: none may be lost while the executor is busy, for seconds at a robot's rate.
+EVERY_ONE = QoSProfile(depth=2000, history=HistoryPolicy.KEEP_LAST, reliability=ReliabilityPolicy.RELIABLE)
 # A condition that was not seen again for so long, s of wall clock, is over.
 CONDITION_TIME = 5.0
 
@@ -182,6 +182,8 @@ class TwinNode(RuntimeLifecycleNode):
         """Tell what was dropped."""
         drops = ", ".join(f"{cause} {number}" for cause, number in sorted(self.diagnostics.drops.items()))
         self.get_logger().info(f"dropped: {drops or 'nothing'}")
+        if self.context.ok():
+            self.diagnostics.publish()
 
     def _show_conditions(self) -> None:
         with self._lock:
