@@ -29,6 +29,7 @@ COMMANDS = {
     "evaluate": Command(
         "realsimloop_ros.evaluation.commands", "evaluate", "Evaluate experiments, write a report."
     ),
+    "reduce": Command("realsimloop_ros.dynamics.commands", "reduce", "Make the reduced model of a body."),
     "import-c3d": Command("realsimloop_ros.evaluation.commands", "import_c3d", "Write a .c3d capture as a bag."),
 }
 

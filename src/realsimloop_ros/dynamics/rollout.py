@@ -86,6 +86,32 @@ def undeformed_state(
     return _resting(model, settings, frame, jnp.zeros(r), jnp.zeros((r, directions)))
 
 
+def with_free_start(
+    model: ReducedModel,
+    settings: StepSettings,
+    grip_poses: Float[Array, "g 7"],
+    state: TwinState,
+    first: int,
+    modes: int,
+) -> TwinState:
+    """The state with tangents of an uncertain start in its directions first ... first + 2 modes - 1.
+
+    The first `modes` of them displace the leading latent coordinates (m, rms), the others move them (m/s).
+    """
+    frame = kinematics(model, grip_poses)
+    k, r = settings.integrator.history, model.latent_size
+    unit = jnp.eye(r, modes)
+    lags = -settings.time_step * jnp.arange(k, dtype=unit.dtype)
+    shapes = position_tangents(model, frame, unit)
+    past, latents = state.past_tangents, state.latent_tangents
+    middle, last = first + modes, first + 2 * modes
+    past = past.at[..., first:middle].set(jnp.broadcast_to(shapes, (k, *shapes.shape)))
+    past = past.at[..., middle:last].set(lags[:, None, None, None] * shapes[None])
+    latents = latents.at[..., first:middle].set(jnp.broadcast_to(unit, (2, r, modes)))
+    latents = latents.at[..., middle:last].set(lags[:2, None, None] * unit[None])
+    return state._replace(past_tangents=past, latent_tangents=latents)
+
+
 def _resting(model: ReducedModel, settings: StepSettings, frame, latent: Array, tangents: Array) -> TwinState:
     x, dx = positions(model, frame, latent), position_tangents(model, frame, tangents)
     k = settings.integrator.history

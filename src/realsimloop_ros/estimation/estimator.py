@@ -22,12 +22,19 @@ from enum import IntEnum
 import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
+from scipy.linalg import block_diag
 
 from realsimloop_ros.body.body import Body
 from realsimloop_ros.body.poses import checked_poses, interpolate
-from realsimloop_ros.dynamics.rollout import TwinState, moved_by, rest_state, undeformed_state
+from realsimloop_ros.dynamics.rollout import (
+    TwinState,
+    moved_by,
+    rest_state,
+    undeformed_state,
+    with_free_start,
+)
 from realsimloop_ros.dynamics.stepper import CONVERGED, StepSettings
-from realsimloop_ros.estimation.identifiability import observable_part
+from realsimloop_ros.estimation.identifiability import observable_part, without_nuisance
 from realsimloop_ros.estimation.theta import ParameterSpace
 from realsimloop_ros.estimation.window import (
     Evidence,
@@ -141,6 +148,8 @@ class Track:
     """One body under observation: its model, what measures it, and its window.
 
     start: `rest` begins in static equilibrium at the first grip poses, `undeformed` in the held rest shape.
+    free_start: where that is only about right, how many leading latent coordinates are corrected together with
+    theta, in displacement and velocity, with standard deviations start_displacement, m, and start_velocity, m/s.
     """
 
     def __init__(
@@ -152,6 +161,9 @@ class Track:
         *,
         start: str = "rest",
         origin_ns: int | None = None,
+        free_start: int = 0,
+        start_displacement: float = 1e-3,
+        start_velocity: float = 0.05,
     ) -> None:
         if start not in ("rest", "undeformed"):
             raise ValueError(f"start: {start!r}, expected 'rest' or 'undeformed'")
@@ -161,6 +173,8 @@ class Track:
         self.likelihoods = tuple(likelihoods)
         self.start = start
         self.origin_ns = origin_ns
+        self.free_start = free_start
+        self.start_deviations = np.repeat([start_displacement, start_velocity], free_start)
         self.grips = {grip.name: _GripStream() for grip in body.grips}
         self.clear()
 
@@ -169,6 +183,7 @@ class Track:
         self.segments: deque[Segment] = deque()
         self.waiting: deque[FrameObservation] = deque()
         self.state: TwinState | None = None
+        self.start_poses: NDArray[np.float64] | None = None
         self.begin_ns: int | None = self.origin_ns
 
     def poses_at(self, stamp_ns: int) -> NDArray[np.float64]:
@@ -196,20 +211,29 @@ class TwinEstimator:
         self.tracks = tuple(tracks)
         self.space = space
         self.settings = settings
-        self.u = space.coordinates(space.prior)
-        self._lower, self._upper = space.bounds()
-        self._prior_precision = space.prior_precision()
+        # u: theta first, then the start corrections of every track
+        starts = np.concatenate([track.start_deviations for track in self.tracks])
+        self.u = np.concatenate([space.coordinates(space.prior), np.zeros(len(starts))])
+        lower, upper = space.bounds()
+        unbounded = np.full(len(starts), np.inf)
+        self._lower, self._upper = np.concatenate([lower, -unbounded]), np.concatenate([upper, unbounded])
+        self._prior_precision = np.diag(np.concatenate([np.diag(space.prior_precision()), 1.0 / starts**2]))
         self._prior_u = self.u.copy()
         # what has left the window, as information about u
         self._old_precision = np.zeros_like(self._prior_precision)
         self._old_vector = np.zeros_like(self.u)
-        self._refreshed_at = self.u.copy()
+        self._refreshed_at = self.theta.copy()
         self.rejected: dict[str, int] = {}
 
     @property
     def material(self) -> Material:
         """The present estimate."""
-        return self.space.material(self.u)
+        return self.space.material(self.theta)
+
+    @property
+    def theta(self) -> NDArray[np.float64]:
+        """The coordinates (p,) of the material alone."""
+        return self.u[: self.space.size]
 
     def segment_ns(self, track: Track) -> int:
         """Length of a segment, ns."""
@@ -243,6 +267,15 @@ class TwinEstimator:
             if update is not None:
                 updates.append(update)
         return updates
+
+    def start_of(self, track: int, material: Material) -> TwinState:
+        """The state a track started from, at the present start corrections and any material."""
+        chosen = self.tracks[track]
+        if chosen.start_poses is None:
+            raise ValueError(f"track {track}: has not started; give it frames first")
+        state = self._start_state(chosen, chosen.start_poses, material)
+        p = self.space.size
+        return moved_by(state, jnp.asarray(np.concatenate([np.zeros(p), self.u[p:]])))
 
     def reset(self, track: int = 0) -> None:
         """Begin the track anew, after a clock jump or a gap; theta and what is known of it stay."""
@@ -289,8 +322,10 @@ class TwinEstimator:
         step = (end - begin) / ticks
         poses = np.array([track.poses_at(round(begin + (k + 1) * step)) for k in range(ticks)])
         poses = poses.reshape(ticks, -1, 7)
+        begins_track = track.state is None
         if track.state is None:
-            track.state = self._first_state(track, track.poses_at(begin))
+            track.start_poses = track.poses_at(begin)
+            track.state = self._start_state(track, track.start_poses, self.material)
         frames = []
         for observation in observations:
             place = (observation.stamp_ns - begin) / step
@@ -299,7 +334,7 @@ class TwinEstimator:
         track.begin_ns = end
         for stream in track.grips.values():
             stream.forget_before(end)
-        segment = self._roll(track, track.state, end, poses, tuple(frames))
+        segment = self._roll(track, track.state, end, poses, tuple(frames), begins_track)
         while len(track.segments) >= self.settings.window:
             self._absorb(track.segments.popleft().evidence)
         track.segments.append(segment)
@@ -311,13 +346,24 @@ class TwinEstimator:
         track.state = segment.end
         return self._report(track, segment, status, reason, before, after, time.perf_counter() - began)
 
-    def _first_state(self, track: Track, poses: NDArray[np.float64]) -> TwinState:
+    def _start_state(self, track: Track, poses: NDArray[np.float64], material: Material) -> TwinState:
+        poses = jnp.asarray(poses)
         if track.start == "undeformed":
-            return undeformed_state(track.model, track.settings, jnp.asarray(poses), self.space.size)
-        material, directions = self.space.material(self.u), self.space.directions(self.u)
-        state, result = rest_state(track.model, track.settings, material, directions, jnp.asarray(poses))
-        if int(result) != CONVERGED:
-            self._count("start_not_converged")
+            state = undeformed_state(track.model, track.settings, poses, len(self.u))
+        else:
+            directions = Material(
+                *(
+                    np.pad(d, ((0, len(self.u) - len(self.theta)), (0, 0)))
+                    for d in self.space.directions(self.theta)
+                )
+            )
+            state, result = rest_state(track.model, track.settings, material, directions, poses)
+            if int(result) != CONVERGED:
+                self._count("start_not_converged")
+        if track.free_start:
+            before = self.tracks[: self.tracks.index(track)]
+            first = self.space.size + sum(len(other.start_deviations) for other in before)
+            state = with_free_start(track.model, track.settings, poses, state, first, track.free_start)
         return state
 
     def _roll(
@@ -327,13 +373,14 @@ class TwinEstimator:
         end_ns: int,
         poses: NDArray[np.float64],
         frames: tuple[SegmentFrame, ...],
+        begins_track: bool = False,
     ) -> Segment:
         end, run = simulate(track.model, track.settings, self.space, self.u, start, poses)
         for frame in frames:
             for likelihood in track.likelihoods:
                 likelihood.prepare(frame_vertices(track.model, start, run, frame)[0], frame.observation)
         evidence = gather_evidence(track.model, track.likelihoods, self.u, start, run, frames)
-        return Segment(end_ns, poses, frames, start, end, run, evidence)
+        return Segment(end_ns, poses, frames, start, end, run, evidence, begins_track)
 
     def _absorb(self, evidence: Evidence) -> None:
         """Move a segment's evidence out of the window; older knowledge fades."""
@@ -388,7 +435,7 @@ class TwinEstimator:
                 break
             if limited:
                 reason = "the step was cut at a bound or the trust radius"
-            if np.abs(change).max() <= self.settings.relinearise_beyond:
+            if self._small(change):
                 self._shift(change)
                 break
             if not self._relinearise(change):
@@ -404,19 +451,36 @@ class TwinEstimator:
         slope = precision @ self.u - vector + self._prior_precision @ (self.u - self._prior_u)
         if not (np.isfinite(precision).all() and np.isfinite(slope).all()):
             return None, False
-        observable, _ = observable_part(precision, self._prior_precision, self.settings.least_gain)
-        # the step within the observable subspace: theta is held along the others
-        matrix = observable.T @ (precision + self._prior_precision) @ observable
-        if observable.shape[1] == 0:
+        # the step within the observable subspace: theta is held along the others, the start is free to follow
+        part, _ = self._observable(precision)
+        if part.shape[1] == 0:
             return np.zeros_like(self.u), False
+        observable = block_diag(part, np.eye(len(self.u) - len(self.theta)))
+        matrix = observable.T @ (precision + self._prior_precision) @ observable
         step = -observable @ np.linalg.solve(matrix, observable.T @ slope)
-        largest = np.abs(step).max()
+        largest = np.abs(step[: self.space.size]).max()
         limited = bool(largest > self.settings.trust_radius)
         if limited:
             step *= self.settings.trust_radius / largest
         outside = (self.u + step < self._lower) | (self.u + step > self._upper)
         bounded = np.where(outside, np.clip(self.u + step, self._lower, self._upper) - self.u, step)
         return bounded, limited or bool(outside.any())
+
+    def _small(self, change: NDArray[np.float64]) -> bool:
+        """Whether a change lies within what a linearisation bears."""
+        p = self.space.size
+        start = np.abs(change[p:]) * np.sqrt(np.diag(self._prior_precision)[p:])
+        limit = self.settings.relinearise_beyond
+        return bool(np.abs(change[:p]).max() <= limit and start.max(initial=0.0) <= 10.0 * limit)
+
+    def _observable(self, precision: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Observable directions of theta and the share of each parameter in them, the start marginalised."""
+        p = self.space.size
+        nuisance = np.zeros_like(precision)
+        nuisance[p:, p:] = self._prior_precision[p:, p:]
+        return observable_part(
+            without_nuisance(precision + nuisance, p), self._prior_precision[:p, :p], self.settings.least_gain
+        )
 
     def _shift(self, change: NDArray[np.float64]) -> None:
         """Move u by a small change: states follow to first order, evidence stays where it was linearised."""
@@ -436,12 +500,17 @@ class TwinEstimator:
         kept = [list(track.segments) for track in self.tracks]
         self.u = previous + change
         moved = jnp.asarray(change)
-        for track in self.tracks:
+        for number, track in enumerate(self.tracks):
             state: TwinState | None = None
             rolled = []
             for segment in track.segments:
-                state = moved_by(segment.start, moved) if state is None else state
-                new = self._roll(track, state, segment.end_stamp_ns, segment.grip_poses, segment.frames)
+                if segment.begins_track:
+                    state = self.start_of(number, self.material)
+                elif state is None:
+                    state = moved_by(segment.start, moved)
+                new = self._roll(
+                    track, state, segment.end_stamp_ns, segment.grip_poses, segment.frames, segment.begins_track
+                )
                 rolled.append(new)
                 state = new.end
             track.segments = deque(rolled)
@@ -458,9 +527,9 @@ class TwinEstimator:
 
     def _refresh_appearance(self) -> None:
         """Let likelihoods adapt to the newest state once u has moved far since they last did."""
-        if np.abs(self.u - self._refreshed_at).max() <= self.settings.refresh_beyond:
+        if np.abs(self.theta - self._refreshed_at).max() <= self.settings.refresh_beyond:
             return
-        self._refreshed_at = self.u.copy()
+        self._refreshed_at = self.theta.copy()
         for track in self.tracks:
             newest = next((s for s in reversed(track.segments) if s.frames), None)
             if newest is None:
@@ -472,7 +541,14 @@ class TwinEstimator:
                 likelihood.refresh(x, frame.observation)
             # evidence was gathered against the old appearance
             track.segments = deque(
-                self._roll(track, segment.start, segment.end_stamp_ns, segment.grip_poses, segment.frames)
+                self._roll(
+                    track,
+                    segment.start,
+                    segment.end_stamp_ns,
+                    segment.grip_poses,
+                    segment.frames,
+                    segment.begins_track,
+                )
                 for segment in track.segments
             )
             track.state = track.segments[-1].end
@@ -480,9 +556,10 @@ class TwinEstimator:
     def covariance(self) -> NDArray[np.float64]:
         """Posterior covariance (p, p) over the published coordinates, infinite where unobservable."""
         precision, _ = self._known()
-        _, share = observable_part(precision, self._prior_precision, self.settings.least_gain)
-        covariance = np.linalg.inv(precision + self._prior_precision)
-        published = self.space.published_covariance(self.u, covariance)
+        _, share = self._observable(precision)
+        p = self.space.size
+        covariance = np.linalg.inv(precision + self._prior_precision)[:p, :p]
+        published = self.space.published_covariance(self.theta, covariance)
         for k, parameter in enumerate(self.space.parameters):
             published[k, k] += self.settings.model_deviation.get(parameter.quantity, 0.0) ** 2
         for k in np.flatnonzero(share < 0.5):

@@ -6,6 +6,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 
+def without_nuisance(precision: NDArray[np.float64], size: int) -> NDArray[np.float64]:
+    """Precision (p, p) of the first p = size coordinates once the others are marginalised."""
+    if len(precision) == size:
+        return precision
+    cross = precision[:size, size:]
+    return precision[:size, :size] - cross @ np.linalg.solve(precision[size:, size:], cross.T)
+
+
 def observable_part(
     precision: NDArray[np.float64], prior_precision: NDArray[np.float64], least_gain: float
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

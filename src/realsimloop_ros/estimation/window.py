@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from realsimloop_ros.dynamics.rollout import Trajectory, TwinState, rollout
 from realsimloop_ros.dynamics.stepper import CONVERGED, StepSettings
 from realsimloop_ros.estimation.theta import ParameterSpace
+from realsimloop_ros.mechanics.material import Material
 from realsimloop_ros.observation.likelihoods import FrameObservation, Likelihood
 from realsimloop_ros.reduction.model import ReducedModel, kinematics, position_tangents, positions
 
@@ -58,7 +59,8 @@ class SegmentFrame:
 class Segment:
     """A fixed number of ticks, rolled out at evidence.u.
 
-    grip_poses: (c, g, 7) at the ticks; start, end: states before the first tick and after the last.
+    grip_poses: (c, g, 7) at the ticks; start, end: states before the first tick and after the last; begins_track:
+    whether `start` is where the track started, and so known for any u.
     """
 
     end_stamp_ns: int
@@ -68,6 +70,7 @@ class Segment:
     end: TwinState
     run: Trajectory
     evidence: Evidence
+    begins_track: bool = False
 
 
 @eqx.filter_jit
@@ -92,8 +95,10 @@ def simulate(
     start: TwinState,
     grip_poses: NDArray[np.float64],
 ) -> tuple[TwinState, Trajectory]:
-    """Roll a segment out at u."""
-    material, directions = space.material(u), space.directions(u)
+    """Roll a segment out at u (P,), whose first entries are theta and whose others concern the start alone."""
+    p = space.size
+    material = space.material(u[:p])
+    directions = Material(*(np.pad(d, ((0, len(u) - p), (0, 0))) for d in space.directions(u[:p])))
     return rollout(model, settings, material, directions, start, jnp.asarray(grip_poses))
 
 

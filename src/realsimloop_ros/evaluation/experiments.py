@@ -159,15 +159,21 @@ class ZoneEstimation(_Strict):
 class EstimationSpecification(_Strict):
     """How the estimate is made.
 
-    marker_noise: m, standard deviation per coordinate; time_step: s; mass_damping: 1/s (Rayleigh); zones: by the
-    zone names of the body.
+    marker_noise: m, standard deviation per coordinate, the model's own error included; frames_per_sample: successive
+    frames that share one error; time_step: s; mass_damping: 1/s (Rayleigh); window: frames; forgetting: factor per
+    frame on what left the window, 1 for a material that does not change; free_start: leading shapes in which the
+    start of a released body is estimated; zones: by the zone names of the body.
     """
 
     zones: dict[str, ZoneEstimation] = Field(min_length=1)
     marker_noise: float = Field(0.5e-3, gt=0.0)
+    frames_per_sample: float = Field(10.0, gt=0.0)
     integrator: Literal["bdf2", "implicit_euler"] = "bdf2"
     time_step: float = Field(0.005, gt=0.0)
     mass_damping: float = Field(0.0, ge=0.0)
+    window: int = Field(8, ge=1)
+    forgetting: float = Field(1.0, gt=0.0, le=1.0)
+    free_start: int = Field(4, ge=0)
 
 
 class Experiment(_Strict):

@@ -1,0 +1,130 @@
+"""The twin of an experiment: one track of the estimator, and the theta that experiments share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import jax.numpy as jnp
+import numpy as np
+
+from realsimloop_ros.dynamics.reduce import ReductionSettings
+from realsimloop_ros.dynamics.stepper import StepSettings
+from realsimloop_ros.estimation.estimator import EstimatorSettings, Track, TwinEstimator
+from realsimloop_ros.estimation.theta import Parameter, ParameterSpace
+from realsimloop_ros.evaluation.experiments import ExperimentError
+from realsimloop_ros.evaluation.model_library import ModelLibrary
+from realsimloop_ros.evaluation.preparation import PreparedExperiment
+from realsimloop_ros.mechanics.integrators import integrator_named
+from realsimloop_ros.mechanics.material import POISSON_RATIO_LIMIT, material_of
+from realsimloop_ros.observation.likelihoods import MarkerLikelihood
+from realsimloop_ros.reduction.snapshots import SnapshotSettings
+
+# a body with few holds moves in few shapes: 16 leave 0.01 % of a beam's motion over the range sampled below
+_LATENT_SIZE, _SAMPLES = 16, 200
+
+
+def reduction_settings(prepared: PreparedExperiment) -> ReductionSettings:
+    """Snapshots around what the experiment expects: its gravity, and three times its prior moduli either way."""
+    zones = prepared.experiment.estimation.zones.values()
+    moduli = [zone.youngs_modulus.start for zone in zones]
+    ratios = [zone.poisson_ratio.start for zone in zones]
+    gravity = float(np.linalg.norm(prepared.gravity))
+    highest = min(max(ratios) + 0.01, POISSON_RATIO_LIMIT)
+    snapshots = SnapshotSettings(
+        trajectories=10,
+        time_step=0.005,
+        youngs_modulus=(min(moduli) / 1.7, 3.0 * max(moduli)),
+        poisson_ratio=(min(min(ratios) - 0.01, highest - 0.01), highest),
+        gravity=(0.5 * gravity, 1.2 * gravity),
+        gravity_direction=tuple(prepared.gravity.tolist()),
+    )
+    return ReductionSettings(_LATENT_SIZE, _SAMPLES, snapshots=snapshots)
+
+
+def origin_ns(prepared: PreparedExperiment) -> int:
+    """Where the twin starts: the first frame, or the first turning point after a release, when no hand touches
+    the body any more."""
+    if prepared.release is None:
+        return int(prepared.stamps_ns[0])
+    return int(prepared.stamps_ns[prepared.release.turning_frame])
+
+
+def experiment_track(prepared: PreparedExperiment, library: ModelLibrary) -> Track:
+    """The estimator's track of one experiment.
+
+    A released body starts at the first turning point of its motion: near the static shape displaced along its
+    leading latent coordinates, and these corrections are estimated with theta.
+    """
+    specification = prepared.experiment.estimation
+    viscous = any(zone.viscosity > 0.0 for zone in specification.zones.values())
+    settings = StepSettings(
+        integrator_named(specification.integrator),
+        specification.time_step,
+        gravity=jnp.asarray(prepared.gravity),
+        mass_damping=specification.mass_damping,
+        viscous=viscous,
+    )
+    likelihood = MarkerLikelihood(
+        prepared.body, specification.marker_noise, frames_per_sample=specification.frames_per_sample
+    )
+    reduced = library.find(prepared.body, reduction_settings(prepared))
+    free = prepared.release is not None
+    return Track(
+        prepared.body,
+        reduced.model(),
+        settings,
+        [likelihood],
+        origin_ns=origin_ns(prepared),
+        free_start=specification.free_start if free else 0,
+        start_displacement=0.1 * prepared.body.size,
+        start_velocity=prepared.body.size,
+    )
+
+
+def shared_parameters(experiments: Sequence[PreparedExperiment]) -> ParameterSpace:
+    """The theta of several experiments; ExperimentError where they disagree about what is estimated."""
+    first = experiments[0]
+    zones = first.experiment.estimation.zones
+    for other in experiments[1:]:
+        if other.experiment.estimation.zones != zones or other.body.zone_names != first.body.zone_names:
+            raise ExperimentError(
+                f"{other.name}: estimation.zones differ from those of {first.name}; experiments that are estimated "
+                "together share one theta, so give both the same"
+            )
+    body = first.body
+    if set(zones) != set(body.zone_names):
+        raise ExperimentError(
+            f"{first.name}: estimation.zones: {sorted(zones)}, but the body's zones are {sorted(body.zone_names)}"
+        )
+    ordered = [zones[name] for name in body.zone_names]
+    prior = material_of(
+        body,
+        [zone.youngs_modulus.start for zone in ordered],
+        [zone.poisson_ratio.start for zone in ordered],
+        [zone.viscosity for zone in ordered],
+    )
+    parameters = []
+    for name, zone in zip(body.zone_names, ordered, strict=True):
+        modulus, ratio = zone.youngs_modulus, zone.poisson_ratio
+        if modulus.estimated:
+            deviation = float(np.log(modulus.factor))
+            parameters.append(
+                Parameter(name, "youngs_modulus", deviation, modulus.start / 100.0, modulus.start * 100.0)
+            )
+        if ratio.estimated:
+            parameters.append(Parameter(name, "poisson_ratio", ratio.deviation, 0.01, POISSON_RATIO_LIMIT))
+    return ParameterSpace(body.zone_names, tuple(parameters), prior)
+
+
+def experiment_estimator(experiments: Sequence[PreparedExperiment], library: ModelLibrary) -> TwinEstimator:
+    """One estimator over all experiments, with a track for each."""
+    specification = experiments[0].experiment.estimation
+    rates = [float(np.median(np.diff(prepared.stamps_ns))) * 1e-9 for prepared in experiments]
+    settings = EstimatorSettings(
+        window=specification.window,
+        # a segment per frame
+        ticks_per_segment=max(1, round(rates[0] / specification.time_step)),
+        forgetting=specification.forgetting,
+    )
+    tracks = [experiment_track(prepared, library) for prepared in experiments]
+    return TwinEstimator(tracks, shared_parameters(experiments), settings)
