@@ -22,6 +22,7 @@ TOOLS = np.array([[-0.1, 0.0, 0.4, 0.0, 0.0, 0.0, 1.0], [0.1, 0.0, 0.4, 0.0, 0.0
 DISTORTION = np.array([-0.09, 0.03, 0.0006, 0.0007, 0.0])
 SCENE = SceneDescription.model_validate(
     {
+        "seed": 1,
         "supersampling": 2,
         "texture": {
             "base": [0.8, 0.3, 0.1],
@@ -73,7 +74,7 @@ def deformed():
 @pytest.mark.parametrize("distortion", [np.zeros(5), DISTORTION], ids=["pinhole", "distorted"])
 def test_silhouette_of_a_box_has_the_area_of_its_projection(distortion):
     view_from = camera(distortion)
-    (view,) = Renderer(BODY, [view_from], SCENE, ARMS, seed=1).render(BODY.rest_positions, TOOLS)
+    (view,) = Renderer(BODY, [view_from], SCENE, ARMS).render(BODY.rest_positions, TOOLS)
     # a convex body's outline is the hull of its projected edges, sampled densely as distortion bends them
     low, high = BODY.rest_positions.min(axis=0), BODY.rest_positions.max(axis=0)
     grid = np.stack(np.meshgrid(*[np.linspace(0.0, 1.0, 41)] * 3), axis=-1).reshape(-1, 3)
@@ -91,7 +92,7 @@ def test_coverage_agrees_with_another_ray_caster():
 
     view_from = camera()
     coarse = SCENE.model_copy(update={"supersampling": 1})
-    (view,) = Renderer(BODY, [view_from], coarse, ARMS, seed=1).render(deformed(), TOOLS)
+    (view,) = Renderer(BODY, [view_from], coarse, ARMS).render(deformed(), TOOLS)
     mesh = trimesh.Trimesh(deformed(), surface_triangles(BODY), process=False)
     depth = 0.5
     # rays through pixels whose centres, once distorted, are the image's pixels: found from points at one
@@ -113,9 +114,9 @@ def test_texture_appears_where_its_points_project_to():
     """With even light the picture is the texture, seen where the deformed surface's points project to."""
     view_from = camera()
     x = deformed()
-    (view,) = Renderer(BODY, [view_from], SCENE, ARMS, seed=1).render(x, TOOLS)
+    (view,) = Renderer(BODY, [view_from], SCENE, ARMS).render(x, TOOLS)
     low, high = BODY.rest_positions.min(axis=0), BODY.rest_positions.max(axis=0)
-    texture = solid_texture(SCENE.texture, low, high, 1)
+    texture = solid_texture(SCENE.texture, low, high, SCENE.seed)
     compared = []
     for triangle in surface_triangles(BODY):
         centre, rest = x[triangle].mean(axis=0), BODY.rest_positions[triangle].mean(axis=0)
@@ -148,7 +149,7 @@ def test_a_face_is_as_bright_as_lamberts_law_says():
         }
     )
     view_from = camera()
-    (view,) = Renderer(BODY, [view_from], lit, ARMS, seed=1).render(BODY.rest_positions, TOOLS)
+    (view,) = Renderer(BODY, [view_from], lit, ARMS).render(BODY.rest_positions, TOOLS)
     # the face towards -y: half sky, half ground, and the light at its angle
     cosine = -towards[1] / np.linalg.norm(towards)
     expected = np.array(SCENE.texture.base) * (0.5 * (0.3 + 0.1) + cosine * np.array([0.6, 0.5, 0.4]))
@@ -161,7 +162,7 @@ def test_gripper_hides_the_body_behind_it_and_moves_with_its_tool():
     box = {"minimum": [-0.02, -0.04, -0.04], "maximum": [0.02, 0.04, 0.04], "colour": [0.1, 0.2, 0.3]}
     scene = SceneDescription.model_validate({**SCENE.model_dump(), "grippers": {"left": [box]}})
     view_from = camera()
-    renderer = Renderer(BODY, [view_from], scene, ARMS, seed=1)
+    renderer = Renderer(BODY, [view_from], scene, ARMS)
 
     def seen(tool):
         (view,) = renderer.render(BODY.rest_positions, np.stack([tool, TOOLS[1]]))
@@ -180,18 +181,18 @@ def test_gripper_hides_the_body_behind_it_and_moves_with_its_tool():
 def test_the_room_shows_where_nothing_stands_before_it():
     view_from = camera(np.zeros(5))
     scene = SCENE.model_copy(update={"supersampling": 1})
-    (view,) = Renderer(BODY, [view_from], scene, ARMS, seed=4).render(BODY.rest_positions, TOOLS)
+    (view,) = Renderer(BODY, [view_from], scene, ARMS).render(BODY.rest_positions, TOOLS)
     turn = Rotation.from_quat(view_from.world_from_camera[3:])
     direction = turn.apply([(5 - 79.9) / 306.0, (110 - 59.2) / 306.5, 1.0])
-    expected = room_radiance(SCENE.room, view_from.centre, direction[None], 4)[0]
+    expected = room_radiance(SCENE.room, view_from.centre, direction[None], SCENE.seed)[0]
     assert view.body[110, 5] == 0.0
     np.testing.assert_array_equal(view.radiance[110, 5], expected)
 
 
 def test_number_of_workers_and_choice_of_cameras_do_not_change_a_picture():
     cameras = [camera(), replace(camera(position=(-0.2, 0.42, 0.67)), name="camera_1")]
-    both = Renderer(BODY, cameras, SCENE, ARMS, seed=1).render(deformed(), TOOLS)
-    threads = Renderer(BODY, cameras, SCENE, ARMS, seed=1, workers=2)
+    both = Renderer(BODY, cameras, SCENE, ARMS).render(deformed(), TOOLS)
+    threads = Renderer(BODY, cameras, SCENE, ARMS, workers=2)
     for k, view in enumerate(threads.render(deformed(), TOOLS)):
         assert view.radiance.tobytes() == both[k].radiance.tobytes()
     (second,) = threads.render(deformed(), TOOLS, cameras=[1])
@@ -200,4 +201,4 @@ def test_number_of_workers_and_choice_of_cameras_do_not_change_a_picture():
 
 def test_distortion_without_an_inverse_is_refused_by_name():
     with pytest.raises(CameraError, match=r"camera_0.*distortion"):
-        Renderer(BODY, [camera(np.array([-40.0, 0.0, 0.0, 0.0, 0.0]))], SCENE, ARMS, seed=1)
+        Renderer(BODY, [camera(np.array([-40.0, 0.0, 0.0, 0.0, 0.0]))], SCENE, ARMS)

@@ -157,7 +157,7 @@ def cell_entries(
     virtual = VirtualCell(cell, scenario, seed, duration)
     arms = [grip.arm for grip in cell.grips]
     cameras = cell.camera_list()
-    renderer = Renderer(virtual.body, cameras, scenario.scene, arms, seed)
+    renderer = Renderer(virtual.body, cameras, scenario.scene, arms)
     count = 0
     for event in virtual.advance(duration):
         stamp = START_NS + event.stamp_ns

@@ -150,7 +150,8 @@ def _random_offsets(
     count = len(axes)
     along = generator.uniform(-description.push, description.pull, (count, 1))
     across = _in_disc(generator, count, description.shift)
-    turn = generator.uniform(-description.twist, description.twist, (count, 1))
+    # the same way about each tool's own outward axis, so that they twist the body against each other
+    turn = generator.choice([-1.0, 1.0]) * description.twist * generator.uniform(0.4, 1.0, (count, 1))
     bend = _in_disc(generator, count, description.bend)
     shift = np.einsum("gk,gki->gi", np.concatenate([along, across], axis=1), axes)
     rotation = np.einsum("gk,gki->gi", np.concatenate([turn, bend], axis=1), axes)

@@ -60,14 +60,14 @@ class Renderer:
         cameras: Sequence[Camera],
         scene: SceneDescription,
         arms: Sequence[str],
-        seed: int,
+        *,
         workers: int = 1,
     ) -> None:
         self._scene = scene
         self._triangles = surface_triangles(body)
         rest = body.rest_positions
         self._smoothing = _smoothing_matrix(rest, self._triangles)
-        texture = solid_texture(scene.texture, rest.min(axis=0), rest.max(axis=0), seed)
+        texture = solid_texture(scene.texture, rest.min(axis=0), rest.max(axis=0), scene.seed)
         self._volume = texture.colours
         self._texture_coordinates = texture.grid_coordinates(rest[self._triangles])
         boxes = [(k, box) for k, arm in enumerate(arms) for box in scene.grippers.get(arm, ())]
@@ -79,7 +79,7 @@ class Renderer:
         directions = np.array([light.direction for light in scene.lights], dtype=np.float64).reshape(-1, 3)
         self._light_directions = directions / np.linalg.norm(directions, axis=1, keepdims=True)
         self._light_colours = np.array([light.colour for light in scene.lights]).reshape(-1, 3)
-        self._views = [self._prepare(camera, seed) for camera in cameras]
+        self._views = [self._prepare(camera) for camera in cameras]
         self._pool = ThreadPoolExecutor(workers) if workers > 1 else None
 
     def render(
@@ -98,7 +98,7 @@ class Renderer:
             return [self._render(samples, surface) for samples in chosen]
         return list(self._pool.map(lambda samples: self._render(samples, surface), chosen))
 
-    def _prepare(self, camera: Camera, seed: int) -> _Samples:
+    def _prepare(self, camera: Camera) -> _Samples:
         count = self._scene.supersampling
         offsets = (np.arange(count) + 0.5) / count - 0.5
         columns = (np.arange(camera.width)[:, None] + offsets).ravel()
@@ -107,7 +107,7 @@ class Renderer:
         rays = _undistorted(camera, pixels)
         directions = np.concatenate([rays, np.ones((*rays.shape[:2], 1))], axis=-1)
         world = directions @ rotation_matrix(camera.world_from_camera).T
-        return _Samples(camera, rays, room_radiance(self._scene.room, camera.centre, world, seed))
+        return _Samples(camera, rays, room_radiance(self._scene.room, camera.centre, world, self._scene.seed))
 
     def _surface(self, positions: NDArray[np.float64], tool_poses: NDArray[np.float64]) -> _Surface:
         corners = [positions[self._triangles]]

@@ -64,9 +64,11 @@ class RoomDescription(_Strict):
 class SceneDescription(_Strict):
     """Everything the renderer needs beside body and cameras.
 
-    supersampling: rays per pixel and axis. grippers: boxes per arm name.
+    seed: of the body's texture and the room's pattern; supersampling: rays per pixel and axis; grippers: boxes per
+    arm name.
     """
 
+    seed: Annotated[int, Field(ge=0)]
     supersampling: Annotated[int, Field(ge=1, le=8)]
     texture: TextureDescription
     lights: tuple[LightDescription, ...]

@@ -120,7 +120,7 @@ class VirtualCell:
         self._kinematics = [scenario.arms[arm].kinematics() for arm in self._arms]
         self._joints = [self._home(k, pose) for k, pose in enumerate(rest_poses)]
         cameras = cell.camera_list()
-        self._renderer = Renderer(body, cameras, scenario.scene, self._arms, seed, workers)
+        self._renderer = Renderer(body, cameras, scenario.scene, self._arms, workers=workers)
         sensors = scenario.sensors
         self._cameras = [CameraSensor(sensors.camera, c.name, c.rate, seed) for c in cell.cameras]
         self._arm_sensors = [ArmSensor(sensors.arm, arm, seed) for arm in self._arms]

@@ -14,6 +14,7 @@ import time
 import traceback
 from pathlib import Path
 
+import numba
 from geometry_msgs.msg import PoseStamped, WrenchStamped
 from rclpy.publisher import Publisher
 from realsimloop.msg import BodyState, MaterialEstimate
@@ -46,7 +47,7 @@ from realsimloop_ros.resources import configuration_file
 PARAMETERS = (
     Parameter("cell", "str", "cell file: a path, or a name in config/cells", "dual_arm"),
     Parameter("scenario", "str", "scenario file: a path, or a name in config/scenarios", "dual_arm"),
-    Parameter("seed", "int", "of the motion, the texture and all noise", 0, minimum=0),
+    Parameter("seed", "int", "of the motion and all noise", 0, minimum=0),
     Parameter("duration", "float", "virtual time of the run; 0: the scenario's", 0.0, "s", 0.0),
     Parameter(
         "max_real_time_factor", "float", "virtual over wall-clock time, at most; 0: unlimited", 0.0, minimum=0.0
@@ -283,6 +284,9 @@ def _write_json(path: Path, content: object) -> None:
 
 def main() -> int:
     use_double_precision()
+    # one thread of compiled assembly: threads that wait take the cores of the twin's nodes, and with their number
+    # the order of sums would change, and so the last bits of a run
+    numba.set_num_threads(1)
     return run_node(VirtualCellNode)
 
 
