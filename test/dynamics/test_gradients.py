@@ -4,7 +4,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from reduced_bodies import clamped_beam, gripped_bar, smooth_reduced_body
 
 from realsimloop_ros.dynamics.adjoint import adjoint
 from realsimloop_ros.dynamics.rollout import rest_state, rollout, undeformed_state, with_free_start
@@ -14,6 +13,7 @@ from realsimloop_ros.mechanics.laws import Yeoh
 from realsimloop_ros.mechanics.material import Material
 from realsimloop_ros.reduction.model import kinematics
 from realsimloop_ros.reduction.snapshots import SnapshotSettings, random_grip_motion
+from reduced_bodies import clamped_beam, gripped_bar, smooth_reduced_body
 
 TWO_ZONES = [
     {"name": "left", "density": 1070.0},

@@ -5,13 +5,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from reduced_bodies import REST_POSES, clamped_beam, gripped_bar
 from scipy.spatial.transform import Rotation
 
 from realsimloop_ros.body.poses import compose, make_pose, transform_points
 from realsimloop_ros.mechanics.full_order import FullOrderSolver
 from realsimloop_ros.mechanics.laws import StableNeoHookean
 from realsimloop_ros.reduction.grip_warp import grip_warp, harmonic_weights, warped
+from reduced_bodies import REST_POSES, clamped_beam, gripped_bar
 
 # numbers of the size of the body, 0.2 m: a few roundings of float64
 ROUNDING = 1e-14

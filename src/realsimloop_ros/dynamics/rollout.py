@@ -23,6 +23,7 @@ from realsimloop_ros.dynamics.stepper import (
 )
 from realsimloop_ros.mechanics.material import Material
 from realsimloop_ros.reduction.model import (
+    Kinematics,
     ReducedModel,
     kinematics,
     position_tangents,
@@ -112,7 +113,9 @@ def with_free_start(
     return state._replace(past_tangents=past, latent_tangents=latents)
 
 
-def _resting(model: ReducedModel, settings: StepSettings, frame, latent: Array, tangents: Array) -> TwinState:
+def _resting(
+    model: ReducedModel, settings: StepSettings, frame: Kinematics, latent: Array, tangents: Array
+) -> TwinState:
     x, dx = positions(model, frame, latent), position_tangents(model, frame, tangents)
     k = settings.integrator.history
     return TwinState(

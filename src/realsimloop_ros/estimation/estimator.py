@@ -16,16 +16,13 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from enum import IntEnum
 
 import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import block_diag
 
-from realsimloop_ros.body.body import Body
-from realsimloop_ros.body.poses import checked_poses, interpolate
+from realsimloop_ros.body.poses import checked_poses
 from realsimloop_ros.dynamics.rollout import (
     TwinState,
     moved_by,
@@ -33,9 +30,11 @@ from realsimloop_ros.dynamics.rollout import (
     undeformed_state,
     with_free_start,
 )
-from realsimloop_ros.dynamics.stepper import CONVERGED, StepSettings
+from realsimloop_ros.dynamics.stepper import CONVERGED
 from realsimloop_ros.estimation.identifiability import observable_part, without_nuisance
 from realsimloop_ros.estimation.theta import ParameterSpace
+from realsimloop_ros.estimation.track import Track
+from realsimloop_ros.estimation.updates import EstimatorSettings, MaterialUpdate, UpdateStatus
 from realsimloop_ros.estimation.window import (
     Evidence,
     Segment,
@@ -45,156 +44,7 @@ from realsimloop_ros.estimation.window import (
     simulate,
 )
 from realsimloop_ros.mechanics.material import Material
-from realsimloop_ros.observation.likelihoods import FrameObservation, Likelihood, ObservationError
-from realsimloop_ros.reduction.model import ReducedModel
-
-
-class UpdateStatus(IntEnum):
-    """What became of an update; the values are those of MaterialEstimate.msg."""
-
-    UPDATED = 0
-    HELD_NO_OBSERVATION = 1
-    HELD_NOT_CONVERGED = 2
-    HELD_LOSS_NOT_REDUCED = 3
-    HELD_UNOBSERVABLE = 4
-    HELD_NON_FINITE = 5
-    HELD_OUT_OF_BOUNDS = 6
-
-
-@dataclass(frozen=True)
-class EstimatorSettings:
-    """How an estimator works.
-
-    window: segments; ticks_per_segment: of the model's time step; forgetting: factor per segment on what left the
-    window (1 for a material that does not change); trust_radius: largest step of any coordinate of u;
-    relinearise_beyond: move of u from which on the window is rolled out anew; relinearisations: at most so many
-    per update; least_gain: information of a direction, in units of the prior's, below which it counts as
-    unobservable; model_deviation: standard deviation of log E and nu (by quantity) that no amount of data removes,
-    the error of the model itself; refresh_beyond: move of u since the appearance was learnt from which on it is
-    learnt anew.
-    """
-
-    window: int = 8
-    ticks_per_segment: int = 6
-    forgetting: float = 0.972
-    trust_radius: float = 0.5
-    relinearise_beyond: float = 0.02
-    relinearisations: int = 3
-    least_gain: float = 0.25
-    model_deviation: dict[str, float] = field(
-        default_factory=lambda: {"youngs_modulus": 0.02, "poisson_ratio": 0.004, "viscosity": 0.1}
-    )
-    refresh_beyond: float = 0.1
-
-    def __post_init__(self) -> None:
-        for name in ("window", "ticks_per_segment"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name}: {getattr(self, name)}, expected at least 1")
-        for name, high in (("forgetting", 1.0), ("trust_radius", np.inf), ("relinearise_beyond", np.inf)):
-            if not 0.0 < getattr(self, name) <= high:
-                raise ValueError(f"{name}: {getattr(self, name)}, expected above 0 and at most {high}")
-
-
-@dataclass(frozen=True, eq=False)
-class MaterialUpdate:
-    """The estimate after a segment.
-
-    stamp_ns: of the newest frame in it; material: per zone; covariance: (p, p) over parameter_names, infinite
-    where unobservable; losses of the window before and after; latent: (r,), grip_poses: (g, 7) and vertices:
-    (n, 3) at that frame's stamp, predicted at the new theta; figures: of the likelihoods, by name.
-    """
-
-    stamp_ns: int
-    zone_names: tuple[str, ...]
-    material: Material
-    parameter_names: tuple[str, ...]
-    covariance: NDArray[np.float64]
-    status: UpdateStatus
-    reason: str
-    loss_before: float
-    loss_after: float
-    frames_used: int
-    solve_time_s: float
-    latent: NDArray[np.float64]
-    grip_poses: NDArray[np.float64]
-    vertices: NDArray[np.float64]
-    figures: dict[str, float]
-
-
-class _GripStream:
-    """Poses of one grip over time, dropped once no segment can ask for them."""
-
-    def __init__(self) -> None:
-        self.stamps: deque[int] = deque()
-        self.poses: deque[NDArray[np.float64]] = deque()
-
-    def add(self, stamp_ns: int, pose: NDArray[np.float64]) -> bool:
-        if self.stamps and stamp_ns <= self.stamps[-1]:
-            return False
-        self.stamps.append(stamp_ns)
-        self.poses.append(pose)
-        return True
-
-    def at(self, stamp_ns: int) -> NDArray[np.float64]:
-        return interpolate(np.array(self.stamps), np.array(self.poses), stamp_ns)
-
-    def forget_before(self, stamp_ns: int) -> None:
-        while len(self.stamps) > 2 and self.stamps[1] < stamp_ns:
-            self.stamps.popleft()
-            self.poses.popleft()
-
-
-class Track:
-    """One body under observation: its model, what measures it, and its window.
-
-    start: `rest` begins in static equilibrium at the first grip poses, `undeformed` in the held rest shape.
-    free_start: where that is only about right, how many leading latent coordinates are corrected together with
-    theta, in displacement and velocity, with standard deviations start_displacement, m, and start_velocity, m/s.
-    """
-
-    def __init__(
-        self,
-        body: Body,
-        model: ReducedModel,
-        settings: StepSettings,
-        likelihoods: Sequence[Likelihood],
-        *,
-        start: str = "rest",
-        origin_ns: int | None = None,
-        free_start: int = 0,
-        start_displacement: float = 1e-3,
-        start_velocity: float = 0.05,
-    ) -> None:
-        if start not in ("rest", "undeformed"):
-            raise ValueError(f"start: {start!r}, expected 'rest' or 'undeformed'")
-        self.body = body
-        self.model = model
-        self.settings = settings
-        self.likelihoods = tuple(likelihoods)
-        self.start = start
-        self.origin_ns = origin_ns
-        self.free_start = free_start
-        self.start_deviations = np.repeat([start_displacement, start_velocity], free_start)
-        self.grips = {grip.name: _GripStream() for grip in body.grips}
-        self.clear()
-
-    def clear(self) -> None:
-        """Forget the window and what waits; the origin is taken from the next frame."""
-        self.segments: deque[Segment] = deque()
-        self.waiting: deque[FrameObservation] = deque()
-        self.state: TwinState | None = None
-        self.start_poses: NDArray[np.float64] | None = None
-        self.begin_ns: int | None = self.origin_ns
-
-    def poses_at(self, stamp_ns: int) -> NDArray[np.float64]:
-        """Grip poses (g, 7) in the order of body.grips."""
-        return np.array([stream.at(stamp_ns) for stream in self.grips.values()]).reshape(-1, 7)
-
-    def grips_known_until(self) -> float:
-        """Stamp, ns, up to which every grip is known."""
-        return min(
-            (stream.stamps[-1] if stream.stamps else -np.inf for stream in self.grips.values()), default=np.inf
-        )
+from realsimloop_ros.observation.likelihoods import FrameObservation, ObservationError
 
 
 class TwinEstimator:
@@ -347,23 +197,18 @@ class TwinEstimator:
         return self._report(track, segment, status, reason, before, after, time.perf_counter() - began)
 
     def _start_state(self, track: Track, poses: NDArray[np.float64], material: Material) -> TwinState:
-        poses = jnp.asarray(poses)
+        at = jnp.asarray(poses)
         if track.start == "undeformed":
-            state = undeformed_state(track.model, track.settings, poses, len(self.u))
+            state = undeformed_state(track.model, track.settings, at, len(self.u))
         else:
-            directions = Material(
-                *(
-                    np.pad(d, ((0, len(self.u) - len(self.theta)), (0, 0)))
-                    for d in self.space.directions(self.theta)
-                )
-            )
-            state, result = rest_state(track.model, track.settings, material, directions, poses)
+            directions = self.space.directions(self.theta, len(self.u))
+            state, result = rest_state(track.model, track.settings, material, directions, at)
             if int(result) != CONVERGED:
                 self._count("start_not_converged")
         if track.free_start:
             before = self.tracks[: self.tracks.index(track)]
             first = self.space.size + sum(len(other.start_deviations) for other in before)
-            state = with_free_start(track.model, track.settings, poses, state, first, track.free_start)
+            state = with_free_start(track.model, track.settings, at, state, first, track.free_start)
         return state
 
     def _roll(
@@ -562,7 +407,7 @@ class TwinEstimator:
         published = self.space.published_covariance(self.theta, covariance)
         for k, parameter in enumerate(self.space.parameters):
             published[k, k] += self.settings.model_deviation.get(parameter.quantity, 0.0) ** 2
-        for k in np.flatnonzero(share < 0.5):
+        for k in np.flatnonzero(share < 0.5).tolist():
             published[k, :] = published[:, k] = 0.0
             published[k, k] = np.inf
         return published

@@ -5,14 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
+import jax.numpy as jnp
 import numpy as np
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from realsimloop_ros.body.body import Body
 from realsimloop_ros.dynamics.stepper import StepSettings
-from realsimloop_ros.estimation.estimator import EstimatorSettings
 from realsimloop_ros.estimation.theta import Parameter, ParameterSpace, Quantity
+from realsimloop_ros.estimation.updates import EstimatorSettings
 from realsimloop_ros.mechanics.full_order import STANDARD_GRAVITY
 from realsimloop_ros.mechanics.integrators import integrator_named
 from realsimloop_ros.mechanics.material import POISSON_RATIO_LIMIT, material_of
@@ -112,7 +113,7 @@ class EstimatorFile(_Strict):
         return StepSettings(
             integrator_named(self.integrator),
             self.time_step,
-            gravity=self.gravity,
+            gravity=jnp.asarray(self.gravity),
             mass_damping=self.mass_damping,
             viscous=self.viscous,
         )

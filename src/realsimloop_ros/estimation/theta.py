@@ -127,14 +127,14 @@ class ParameterSpace:
             fields[parameter.quantity][self.zone_names.index(parameter.zone)] = parameter.value(float(value))
         return Material(**fields)
 
-    def directions(self, u: NDArray[np.float64]) -> Material:
-        """dMaterial/du: a Material whose fields are (p, z)."""
+    def directions(self, u: NDArray[np.float64], total: int | None = None) -> Material:
+        """dMaterial/du: a Material whose fields are (p, z), or (total, z) with rows of zeros after the first p."""
         zones = len(self.zone_names)
-        fields = {name: np.zeros((self.size, zones)) for name in Material._fields}
+        fields = {name: np.zeros((total or self.size, zones)) for name in Material._fields}
         for k, (parameter, value) in enumerate(zip(self.parameters, u, strict=True)):
             zone = self.zone_names.index(parameter.zone)
             fields[parameter.quantity][k, zone] = parameter.value_slope(float(value))
-        return Material(**fields)  # type: ignore[arg-type]
+        return Material(**fields)
 
     def prior_precision(self) -> NDArray[np.float64]:
         """Inverse covariance (p, p) of the prior in u."""
@@ -154,7 +154,9 @@ class ParameterSpace:
         )  # fmt: skip
         return lower, upper
 
-    def published_covariance(self, u: NDArray[np.float64], covariance: NDArray[np.float64]) -> NDArray[np.float64]:
+    def published_covariance(
+        self, u: NDArray[np.float64], covariance: NDArray[np.floating]
+    ) -> NDArray[np.float64]:
         """Covariance (p, p) over the published coordinates from that over u; infinite entries stay infinite."""
         slopes = np.array([p.published_slope(float(v)) for p, v in zip(self.parameters, u, strict=True)])
-        return covariance * np.outer(slopes, slopes)
+        return np.asarray(covariance * np.outer(slopes, slopes), np.float64)

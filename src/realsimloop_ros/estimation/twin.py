@@ -6,9 +6,10 @@ from dataclasses import dataclass, replace
 
 from realsimloop_ros.body.body import Body, InvalidBodyError
 from realsimloop_ros.dynamics.stepper import StepSettings
-from realsimloop_ros.estimation.estimator import Track, TwinEstimator
+from realsimloop_ros.estimation.estimator import TwinEstimator
 from realsimloop_ros.estimation.estimator_file import EstimatorFile, load_estimator_file
 from realsimloop_ros.estimation.theta import ParameterSpace
+from realsimloop_ros.estimation.track import Track
 from realsimloop_ros.observation.cell_file import CellFile
 from realsimloop_ros.reduction.model import ReducedModel, load_reduced_body
 

@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from realsimloop_ros.dynamics.rollout import Trajectory, TwinState, rollout
 from realsimloop_ros.dynamics.stepper import CONVERGED, StepSettings
 from realsimloop_ros.estimation.theta import ParameterSpace
-from realsimloop_ros.mechanics.material import Material
 from realsimloop_ros.observation.likelihoods import FrameObservation, Likelihood
 from realsimloop_ros.reduction.model import ReducedModel, kinematics, position_tangents, positions
 
@@ -96,9 +95,8 @@ def simulate(
     grip_poses: NDArray[np.float64],
 ) -> tuple[TwinState, Trajectory]:
     """Roll a segment out at u (P,), whose first entries are theta and whose others concern the start alone."""
-    p = space.size
-    material = space.material(u[:p])
-    directions = Material(*(np.pad(d, ((0, len(u) - p), (0, 0))) for d in space.directions(u[:p])))
+    theta = u[: space.size]
+    material, directions = space.material(theta), space.directions(theta, len(u))
     return rollout(model, settings, material, directions, start, jnp.asarray(grip_poses))
 
 

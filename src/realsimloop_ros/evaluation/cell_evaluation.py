@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from realsimloop_ros.estimation.estimator import MaterialUpdate
 from realsimloop_ros.estimation.twin import load_twin
+from realsimloop_ros.estimation.updates import MaterialUpdate
 from realsimloop_ros.evaluation.cell_reconstruction import ScheduledTheta, twin_motion
 from realsimloop_ros.evaluation.cell_recording import Notices, read_cell_recording
-from realsimloop_ros.evaluation.cell_run import CellResult, CellRunError, load_cell_truth, make_record
+from realsimloop_ros.evaluation.cell_run import CellResult, CellRunError, load_cell_truth, make_record, prior_note
 from realsimloop_ros.evaluation.held_theta import held_material
 from realsimloop_ros.evaluation.provenance import provenance
 from realsimloop_ros.evaluation.record import RunRecord
@@ -39,12 +39,13 @@ def evaluate_cell_bag(
     truth_folder: Path | None = None,
     command: str = "",
     settings: Sequence[Path] = (),
+    pictures: bool = True,
 ) -> CellEvaluation:
     """Evaluate a recorded cell.
 
     theta: `estimate`; `prior`, the estimator file's; or a report.json or record folder whose last theta is held.
-    truth_folder: what a virtual cell left about its truth; by default `truth` beside the bag, if there. The same
-    bag gives the same updates to the last bit. Raises BagError, CellRunError, and the errors of cell and model.
+    truth_folder: what a virtual cell left about its truth; by default `truth` beside the bag, if there. pictures:
+    whether the record gets any. The same bag gives the same updates to the last bit. Raises BagError, CellRunError, and the errors of cell and model.
     """
     notices = Notices()
     twin = load_twin(cell)
@@ -67,6 +68,7 @@ def evaluate_cell_bag(
         trace = trace_of(samples, twin.body.zone_names)
         schedule = [ScheduledTheta(0, twin.space.prior)]
         schedule += [ScheduledTheta(sample.stamp_ns, sample.material) for sample in samples]
+        notices.note(prior_note(twin))
         notices.note(_against_live(samples, recording.theta))
     states, failures = twin_motion(twin, schedule, replay.grips)
     if failures:
@@ -86,7 +88,7 @@ def evaluate_cell_bag(
     origin = provenance(
         command, seed=truth.seed, body_hashes={cell.name: twin.body.content_hash}, settings=settings
     )
-    record = make_record(bag, cell, twin, result, truth, recording.truth, origin, notices)
+    record = make_record(bag, cell, twin, result, truth, recording.truth, origin, notices, pictures=pictures)
     return CellEvaluation(record, replay.updates)
 
 

@@ -17,8 +17,10 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from realsimloop_ros.dynamics.rollout import no_directions, rollout, without_tangents
-from realsimloop_ros.estimation.estimator import MaterialUpdate, Track, TwinEstimator, UpdateStatus
+from realsimloop_ros.estimation.estimator import TwinEstimator
 from realsimloop_ros.estimation.theta import ParameterSpace
+from realsimloop_ros.estimation.track import Track
+from realsimloop_ros.estimation.updates import MaterialUpdate, UpdateStatus
 from realsimloop_ros.evaluation.experiment_twin import experiment_estimator, origin_ns
 from realsimloop_ros.evaluation.experiments import ExperimentError
 from realsimloop_ros.evaluation.model_library import ModelLibrary, default_library
@@ -160,7 +162,7 @@ def _held(space: ParameterSpace, material: Material) -> ThetaTrace:
 def predicted_markers(
     track: Track, estimator: TwinEstimator, number: int, material: Material, stamps_ns: NDArray[np.int64]
 ) -> NDArray[np.float64]:
-    """Marker positions (t, k, 3), m, of a rollout from the estimated start at one material; NaN before it starts."""
+    """Marker positions (t, k, 3), m, rolled out from the estimated start at one material; NaN before it."""
     assert track.begin_ns is not None and track.origin_ns is not None
     likelihood = next(entry for entry in track.likelihoods if isinstance(entry, MarkerLikelihood))
     begin, step = track.origin_ns, track.settings.time_step * 1e9

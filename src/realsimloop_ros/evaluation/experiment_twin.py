@@ -9,8 +9,10 @@ import numpy as np
 
 from realsimloop_ros.dynamics.reduce import ReductionSettings
 from realsimloop_ros.dynamics.stepper import StepSettings
-from realsimloop_ros.estimation.estimator import EstimatorSettings, Track, TwinEstimator
+from realsimloop_ros.estimation.estimator import TwinEstimator
 from realsimloop_ros.estimation.theta import Parameter, ParameterSpace
+from realsimloop_ros.estimation.track import Track
+from realsimloop_ros.estimation.updates import EstimatorSettings
 from realsimloop_ros.evaluation.experiments import ExperimentError
 from realsimloop_ros.evaluation.model_library import ModelLibrary
 from realsimloop_ros.evaluation.preparation import PreparedExperiment
@@ -88,8 +90,8 @@ def shared_parameters(experiments: Sequence[PreparedExperiment]) -> ParameterSpa
     for other in experiments[1:]:
         if other.experiment.estimation.zones != zones or other.body.zone_names != first.body.zone_names:
             raise ExperimentError(
-                f"{other.name}: estimation.zones differ from those of {first.name}; experiments that are estimated "
-                "together share one theta, so give both the same"
+                f"{other.name}: estimation.zones differ from those of {first.name}; experiments that are "
+                "estimated together share one theta, so give both the same"
             )
     body = first.body
     if set(zones) != set(body.zone_names):

@@ -159,10 +159,10 @@ class ZoneEstimation(_Strict):
 class EstimationSpecification(_Strict):
     """How the estimate is made.
 
-    marker_noise: m, standard deviation per coordinate, the model's own error included; frames_per_sample: successive
-    frames that share one error; time_step: s; mass_damping: 1/s (Rayleigh); window: frames; forgetting: factor per
-    frame on what left the window, 1 for a material that does not change; free_start: leading shapes in which the
-    start of a released body is estimated; zones: by the zone names of the body.
+    marker_noise: m, standard deviation per coordinate, the model's own error included; frames_per_sample:
+    successive frames that share one error; time_step: s; mass_damping: 1/s (Rayleigh); window: frames; forgetting:
+    factor per frame on what left the window, 1 for a material that does not change; free_start: leading shapes in
+    which the start of a released body is estimated; zones: by the zone names of the body.
     """
 
     zones: dict[str, ZoneEstimation] = Field(min_length=1)

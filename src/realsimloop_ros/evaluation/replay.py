@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from realsimloop_ros.estimation.estimator import MaterialUpdate
 from realsimloop_ros.estimation.twin import Twin
+from realsimloop_ros.estimation.updates import MaterialUpdate
 from realsimloop_ros.evaluation.bags import BagError
 from realsimloop_ros.evaluation.captures import PoseTrack
 from realsimloop_ros.evaluation.cell_cameras import CameraSets

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from realsimloop_ros.estimation.estimator import MaterialUpdate, UpdateStatus
+from realsimloop_ros.estimation.updates import MaterialUpdate, UpdateStatus
 from realsimloop_ros.evaluation.marker_messages import stamp_of
 from realsimloop_ros.evaluation.record import ThetaTrace
 from realsimloop_ros.mechanics.material import Material

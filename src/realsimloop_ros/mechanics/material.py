@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Array, Float
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from realsimloop_ros.body.body import Body
 
@@ -17,12 +17,15 @@ class InvalidMaterialError(ValueError):
     """Material values outside of what the laws allow."""
 
 
+ZoneValues = Float[Array, " z"] | NDArray[np.float64]
+
+
 class Material(NamedTuple):
     """Per zone: Young's modulus (z,), Pa; Poisson's ratio (z,); Kelvin-Voigt viscosity (z,), Pa s."""
 
-    youngs_modulus: Float[Array, " z"]
-    poisson_ratio: Float[Array, " z"]
-    viscosity: Float[Array, " z"]
+    youngs_modulus: ZoneValues
+    poisson_ratio: ZoneValues
+    viscosity: ZoneValues
 
 
 def material_of(

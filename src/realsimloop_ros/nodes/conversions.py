@@ -22,7 +22,7 @@ from visualization_msgs.msg import Marker, MarkerArray
 from realsimloop_ros.body.body import Body
 from realsimloop_ros.body.poses import InvalidPoseError, checked_poses
 from realsimloop_ros.dynamics.live import LiveState
-from realsimloop_ros.estimation.estimator import MaterialUpdate
+from realsimloop_ros.estimation.updates import MaterialUpdate
 from realsimloop_ros.mechanics.material import InvalidMaterialError, Material, material_of
 from realsimloop_ros.mechanics.stress import StressField as StressArrays
 from realsimloop_ros.observation.cameras import Camera

@@ -20,8 +20,8 @@ from visualization_msgs.msg import MarkerArray
 
 from realsimloop_ros.body.body import surface_triangles
 from realsimloop_ros.compute import use_double_precision, use_one_core
-from realsimloop_ros.estimation.estimator import MaterialUpdate, UpdateStatus
 from realsimloop_ros.estimation.twin import load_twin
+from realsimloop_ros.estimation.updates import MaterialUpdate, UpdateStatus
 from realsimloop_ros.nodes.conversions import (
     MessageError,
     markers_from_message,

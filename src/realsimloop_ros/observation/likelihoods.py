@@ -66,8 +66,9 @@ class Likelihood(abc.ABC):
 class MarkerLikelihood(Likelihood):
     """Motion-capture markers with independent Gaussian errors, Huber beyond `robust_scale` deviations.
 
-    body: with markers; deviation: of one coordinate, m, the model's own error included; frames_per_sample: how many
-    successive frames share one error (a model that errs, errs alike for a while), by which information is divided.
+    body: with markers; deviation: of one coordinate, m, the model's own error included; frames_per_sample: how
+    many successive frames share one error (a model that errs, errs alike for a while), by which information is
+    divided.
     """
 
     def __init__(
@@ -94,7 +95,7 @@ class MarkerLikelihood(Likelihood):
         measured = observation.marker_positions
         if measured is None:
             return None
-        seen = np.isfinite(measured).all(axis=1)
+        seen = np.asarray(np.isfinite(measured).all(axis=1))
         if not seen.any():
             return None
         error = (self.predicted(x) - np.where(seen[:, None], measured, 0.0))[seen] / self._deviation
@@ -116,8 +117,8 @@ class MarkerLikelihood(Likelihood):
 class ImageLikelihood(Likelihood):
     """Splats against masked images.
 
-    The splats' appearance is learnt from the first frame and renewed by `refresh`: learnt at a state that was wrong,
-    it would hold later estimates at that state. frames_per_sample: as for markers.
+    The splats' appearance is learnt from the first frame and renewed by `refresh`: learnt at a state that was
+    wrong, it would hold later estimates at that state. frames_per_sample: as for markers.
     """
 
     def __init__(
