@@ -140,8 +140,10 @@ class Counterpart(RuntimeNode):
 def context_of(domain: int) -> Iterator[Context]:
     context = Context()
     rclpy.init(context=context, domain_id=domain)
-    yield context
-    rclpy.try_shutdown(context=context)
+    try:
+        yield context
+    finally:
+        rclpy.try_shutdown(context=context)
 
 
 @contextmanager
@@ -150,9 +152,11 @@ def spinning(node: Node) -> Iterator[None]:
     executor.add_node(node)
     thread = threading.Thread(target=executor.spin, daemon=True)
     thread.start()
-    yield
-    executor.shutdown()
-    thread.join(TIMEOUT)
+    try:
+        yield
+    finally:
+        executor.shutdown()
+        thread.join(TIMEOUT)
 
 
 @contextmanager
@@ -160,19 +164,22 @@ def running(
     create: Callable[..., AnyNode], cell: Path, counterpart: Counterpart, **parameters: Any
 ) -> Iterator[AnyNode]:
     """A node, warmed up and active, matched with the counterpart; both are spun."""
-    overrides = [RosParameter("cell", value=str(cell))]
-    overrides += [RosParameter(name, value=value) for name, value in parameters.items()]
+    # in virtual time, which stands still until a test publishes /clock
+    values = {"cell": str(cell), "use_sim_time": True, **parameters}
+    overrides = [RosParameter(name, value=value) for name, value in values.items()]
     node = create(context=counterpart.context, parameter_overrides=overrides)
-    node.autostart()
-    assert not node.finished.done()
-    node.announce_ready()
-    with spinning(node):
-        counterpart.start([node.get_name()])
-        wait_for(lambda: all(counterpart.count_publishers(topic) > 0 for topic in counterpart.received))
-        with spinning(counterpart):
-            yield node
-    node.close()
-    node.destroy_node()
+    try:
+        node.autostart()
+        assert not node.finished.done()
+        node.announce_ready()
+        with spinning(node):
+            counterpart.start([node.get_name()])
+            wait_for(lambda: all(counterpart.count_publishers(topic) > 0 for topic in counterpart.received))
+            with spinning(counterpart):
+                yield node
+    finally:
+        node.close()
+        node.destroy_node()
 
 
 def wait_for(condition: Callable[[], Any], what: str = "") -> None:

@@ -134,7 +134,7 @@ def replace_zone(message: MaterialEstimate) -> MaterialEstimate:
 
 def test_a_silent_arm_is_held_and_reported(counterpart: Counterpart, cell: Path) -> None:
     clock = counterpart.source(Clock, "/clock", CLOCK)
-    with running(Simulator, cell, counterpart, use_sim_time=True, stale_timeout=0.2) as node:
+    with running(Simulator, cell, counterpart, stale_timeout=0.2) as node:
         for k in range(20):
             clock.publish(Clock(clock=time_message(SECOND + k * PERIOD)))
             counterpart.send_poses(SECOND + k * PERIOD)

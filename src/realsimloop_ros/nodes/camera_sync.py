@@ -20,6 +20,7 @@ import numpy as np
 from geometry_msgs.msg import PoseStamped
 from jaxtyping import Array
 from numpy.typing import NDArray
+from rclpy.clock import Clock, ClockType
 from realsimloop.msg import MultiViewFrame
 from sensor_msgs.msg import CameraInfo, Image
 
@@ -54,6 +55,7 @@ CLOCK_PERIOD = 0.05  # s, of the node's clock, between two looks for silent came
 # Images tell the time themselves. The clock is only for when all are silent, so it may lag: an image that waits
 # for the executor is not silence.
 CLOCK_SLACK_NS = 1_000_000_000
+REPORT_PERIOD = 0.5  # s, wall clock
 MAXIMUM_WAITING = 10  # sets that may wait for grip poses
 
 Pixels = NDArray[np.uint8]
@@ -113,6 +115,7 @@ class CameraSync(TwinNode):
             topic = f"{grip.arm}/tcp_pose"
             self.create_subscription(PoseStamped, topic, partial(self._on_pose, grip.name, topic), EVERY_ONE)
         self.create_timer(CLOCK_PERIOD, self._on_clock)
+        self.create_timer(REPORT_PERIOD, self._report, clock=Clock(clock_type=ClockType.STEADY_TIME))
 
     def _expected(self, grip_poses: NDArray[np.float64]) -> NDArray[np.float64]:
         """Where the grips alone would put the vertices, (n, 3)."""
@@ -159,7 +162,6 @@ class CameraSync(TwinNode):
         if self.active and now > 0:
             self._waiting.extend(self._synchroniser.advance(now - CLOCK_SLACK_NS))
             self._hand_over(now)
-        self._report()
 
     def _hand_over(self, now: int | None = None) -> None:
         """Give the worker every waiting set whose grips are known, or have been waited for too long."""

@@ -30,7 +30,7 @@ from realsimloop_ros.nodes.conversions import (
     pose_from_message,
 )
 from realsimloop_ros.nodes.parameters import Parameter, ParameterError
-from realsimloop_ros.nodes.qos import LATCHED, STREAM
+from realsimloop_ros.nodes.qos import ESTIMATES, STREAM
 from realsimloop_ros.nodes.runtime import run_node
 from realsimloop_ros.nodes.twin_node import EVERY_ONE, Durations, OrderedWorker, TwinNode
 from realsimloop_ros.observation.image_likelihood import compile_kernels
@@ -120,7 +120,7 @@ class Estimator(TwinNode):
 
     def connect(self) -> None:
         """Topics of the cell."""
-        self._thetas = self.create_publisher(MaterialEstimate, "theta", LATCHED)
+        self._thetas = self.create_publisher(MaterialEstimate, "theta", ESTIMATES)
         self._worker = OrderedWorker(
             self,
             self._take,

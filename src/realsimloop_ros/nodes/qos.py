@@ -21,6 +21,15 @@ LATCHED = QoSProfile(
     durability=DurabilityPolicy.TRANSIENT_LOCAL,
 )
 
+# For publishing theta: an estimator that catches up publishes some in a row, and none may push another out before
+# it is taken. Who comes late subscribes LATCHED and gets the last one.
+ESTIMATES = QoSProfile(
+    depth=20,
+    history=HistoryPolicy.KEEP_LAST,
+    reliability=ReliabilityPolicy.RELIABLE,
+    durability=DurabilityPolicy.TRANSIENT_LOCAL,
+)
+
 # Many nodes publish on `ready` (LATCHED); whoever waits wants the last word of each.
 READY = QoSProfile(
     depth=100,
