@@ -128,12 +128,8 @@ def multi_view_frame(
         header=header(stamp_ns, cell.world_frame),
         body_hash=body_hash,
         camera_names=[camera.name for camera in cell.cameras],
-        images=[
-            image(stamp_ns, f, p if a else none) for f, p, a in zip(frames, images, available, strict=True)
-        ],
-        masks=[
-            image(stamp_ns, f, m if a else no_mask) for f, m, a in zip(frames, masks, available, strict=True)
-        ],
+        images=[image(stamp_ns, f, p if a else none) for f, p, a in zip(frames, images, available, strict=True)],
+        masks=[image(stamp_ns, f, m if a else no_mask) for f, m, a in zip(frames, masks, available, strict=True)],
         available=np.array(available, bool),
         spread=0.0,
     )
@@ -185,8 +181,10 @@ def cell_entries(
 
 
 def write_bag(path: Path, entries: Sequence[Entry]) -> Path:
-    """The entries in the order of their log stamps."""
+    """The entries in the order of their log stamps, in chunks of a few messages, so that a cut leaves a part."""
     with bag_writer(path) as bag:
-        for entry in sorted(entries, key=lambda entry: entry.log_ns):
+        for k, entry in enumerate(sorted(entries, key=lambda entry: entry.log_ns)):
             bag.write(entry.topic, entry.log_ns, entry.message)
+            if k % 20 == 19:
+                bag.flush()
     return path

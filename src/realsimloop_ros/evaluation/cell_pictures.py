@@ -114,9 +114,7 @@ def camera_pictures(
                     twin.body.zone_names, np.asarray(moment.material.youngs_modulus), strict=True
                 )
             )
-            caption = (
-                f"{seconds:.1f} s. Above: the cameras. Below: the twin over them, its Young's modulus at {moduli}"
-            )
+            caption = f"{seconds:.1f} s. Above: the cameras. Below: the twin over them, Young's modulus: {moduli}"
             pictures.append(Picture("camera", caption, _side_by_side(columns), moment.stamp_ns))
     return pictures
 
@@ -173,8 +171,8 @@ def _with_twin(
     visible = view.visible.astype(np.uint8)
     outline = cv2.morphologyEx(visible, cv2.MORPH_GRADIENT, np.ones((5, 5), np.uint8)) > 0
     lines = view.edges() & ~outline
-    cover = np.where(view.visible, 0.28, 0.0)
-    cover = np.where(lines, 0.5, cover)
+    cover = np.where(view.visible, 0.22, 0.0)
+    cover = np.where(lines, 0.4, cover)
     cover = np.where(outline, 1.0, cover)
     colour = np.where(lines[..., None], _LINE, _TWIN)
     return paint(image, colour, cover)

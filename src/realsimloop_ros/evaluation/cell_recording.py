@@ -218,9 +218,4 @@ def read_cell_recording(
     recording.twin, recording.truth = twin.track(), truth.track()
     recording.observation_stamps_ns = np.array(sorted(set(observations)), np.int64)
     recording.drops = {**health, **drops}
-    if not recording.theta and recording.twin is None and not len(recording.observation_stamps_ns):
-        there = ", ".join(sorted(present_topics(bag))) or "none"
-        raise BagError(
-            f"{bag}: holds neither theta nor state nor observation; its topics are {there}. Record a cell's run"
-        )
     return recording

@@ -22,7 +22,7 @@ from realsimloop_ros.evaluation.cell_pictures import (
     stress_pictures,
 )
 from realsimloop_ros.evaluation.cell_reconstruction import reconstruction
-from realsimloop_ros.evaluation.cell_recording import CellRecording, Notices, StateTrack, read_cell_recording
+from realsimloop_ros.evaluation.cell_recording import CellRecording, Notices, StateTrack, present_topics, read_cell_recording
 from realsimloop_ros.evaluation.metrics import TimingSummary
 from realsimloop_ros.evaluation.record import (
     Picture,
@@ -84,7 +84,7 @@ def _read_json(path: Path) -> dict[str, Any]:
 def _reference(zone: str, values: Mapping[str, Any]) -> ZoneReference:
     how = (
         f"{values['method']} From {values['samples']} strains with stretches up to "
-        f"{values['largest_stretch']:.2f}; the fit leaves {values['relative_residual']:.1%} of the stress."
+        f"{values['largest_stretch']:.2f}; the fit leaves {100.0 * values['relative_residual']:.1f} % of it."
     )
     return ZoneReference(zone, how, values["youngs_modulus"], values["poisson_ratio"])
 
@@ -118,8 +118,8 @@ def record_live_run(
 ) -> RunRecord:
     """The record of a run as it happened.
 
-    latencies: wall-clock durations by stage, s, of an observer of the run. Raises BagError for a bag without
-    anything of a twin, CellRunError where no estimate came.
+    latencies: wall-clock durations by stage, s, of an observer of the run. Raises BagError for a bag that
+    cannot be read, CellRunError where no estimate came.
     """
     notices = Notices()
     truth = load_cell_truth(truth_folder, notices)
@@ -127,7 +127,12 @@ def record_live_run(
         bag, twin.body.content_hash, notices, None if truth.body is None else truth.body.content_hash
     )
     if not recording.theta:
-        raise CellRunError(f"{bag}: no theta was published; see the log of the estimator")
+        there = ", ".join(sorted(present_topics(bag))) or "none"
+        raise CellRunError(
+            f"{bag}: no theta of this twin was recorded; its topics are {there}. See the log of the estimator, or "
+            "record a run of the twin"
+        )
+    notices.note(prior_note(twin))
     timing = {"estimate (one update)": np.array([sample.solve_time for sample in recording.theta])}
     timing |= dict(latencies or _delays(recording))
     result = CellResult(
@@ -145,6 +150,16 @@ def record_live_run(
     return make_record(bag, cell, twin, result, truth, recording.truth, provenance, notices, notes)
 
 
+def prior_note(twin: Twin) -> str:
+    """From which theta the estimate starts."""
+    prior = twin.space.prior
+    zones = zip(
+        twin.body.zone_names, np.asarray(prior.youngs_modulus), np.asarray(prior.poisson_ratio), strict=True
+    )
+    values = "; ".join(f"{zone}: {modulus * 1e-3:.0f} kPa, {ratio:.3f}" for zone, modulus, ratio in zones)
+    return f"The estimate starts from Young's modulus and Poisson's ratio of {values}."
+
+
 def make_record(
     bag: Path,
     cell: CellFile,
@@ -155,6 +170,7 @@ def make_record(
     provenance: Provenance,
     notices: Notices,
     notes: Sequence[str] = (),
+    pictures: bool = True,
 ) -> RunRecord:
     """Everything of a result that the report shows."""
     distances: ReconstructionTrace | None = None
@@ -165,7 +181,9 @@ def make_record(
         if not distances.errors.size:
             notices.warn(f"{bag}: twin and truth were never known at the same time")
             distances = None
-    pictures = _pictures(bag, cell, twin, result, truth, notices) if result.states is not None else ()
+    drawn: tuple[Picture, ...] = ()
+    if pictures and result.states is not None:
+        drawn = _pictures(bag, cell, twin, result.states, result, truth, notices)
     zones = set(twin.body.zone_names)
     return RunRecord(
         title=result.title,
@@ -179,16 +197,21 @@ def make_record(
         timing_summaries=result.timing_summaries,
         real_time_factor=result.real_time_factor,
         drops=result.drops,
-        pictures=pictures,
+        pictures=drawn,
         notes=(*notes, *notices.texts),
     )
 
 
 def _pictures(
-    bag: Path, cell: CellFile, twin: Twin, result: CellResult, truth: CellTruth, notices: Notices
+    bag: Path,
+    cell: CellFile,
+    twin: Twin,
+    states: StateTrack,
+    result: CellResult,
+    truth: CellTruth,
+    notices: Notices,
 ) -> tuple[Picture, ...]:
-    assert result.states is not None
-    states, cameras = result.states, cell.camera_list()
+    cameras = cell.camera_list()
     stamps = chosen_stamps(result.frame_stamps_ns, twin, states, _PICTURES)
     if not stamps or not cameras:
         return ()
@@ -222,6 +245,7 @@ def _node_timing(recording: CellRecording) -> dict[str, TimingSummary]:
             continue
         stage = name.removesuffix("_p50_ms")
         p50, p99 = recording.figures[node, name], recording.figures.get((node, f"{stage}_p99_ms"))
-        if p99:
+        # the messages of theta tell each of these
+        if p99 and (node, stage) != ("estimator", "solve"):
             found[f"{node}: {stage}"] = TimingSummary(p50[-1] * 1e-3, p99[-1] * 1e-3, None)
     return found

@@ -35,9 +35,11 @@ class SurfaceView:
 
     def values(self, of_vertices: NDArray[np.floating]) -> NDArray[np.float64]:
         """Values (h, w, ...) of vertices (n, ...), interpolated; 0 where the surface is not seen."""
-        corners = np.asarray(of_vertices, np.float64)[self.triangles[np.maximum(self.hit, 0)]]
-        weights = np.where(self.visible[..., None], self.barycentric, 0.0)
-        return np.einsum("hwc,hwc...->hw...", weights, corners)
+        given = np.asarray(of_vertices, np.float64)
+        found = np.zeros((*self.hit.shape, *given.shape[1:]))
+        corners = given[self.triangles[self.hit[self.visible]]]
+        found[self.visible] = np.einsum("sc,sc...->s...", self.barycentric[self.visible], corners)
+        return found
 
     def edges(self, width: float = 0.05) -> NDArray[np.bool_]:
         """(h, w): samples nearer to an edge of their triangle than this share of its height."""

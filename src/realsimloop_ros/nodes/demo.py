@@ -9,8 +9,9 @@ import shutil
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
@@ -25,6 +26,7 @@ from rich.text import Text
 from realsimloop_ros.body.files import atomic_write
 from realsimloop_ros.cell.scenario import load_scenario
 from realsimloop_ros.compute import use_double_precision
+from realsimloop_ros.estimation.estimator_file import load_estimator_file
 from realsimloop_ros.evaluation.commands import headline, plain_errors
 from realsimloop_ros.nodes.environment import clean_shared_memory, ros_domain, ros_environment
 from realsimloop_ros.nodes.graph import Graph, dual_arm_graph
@@ -152,7 +154,10 @@ def _run(graph: Graph, out: Path, cell: str, duration: float, console: Console) 
         domain = stack.enter_context(ros_domain())
         # this process listens on the nodes' domain, with their transport
         stack.enter_context(_environment(ros_environment(domain, out / "log" / "ros")))
-        monitor = stack.enter_context(RunMonitor(domain, load_cell(configuration_file("cells", cell))))
+        loaded = load_cell(configuration_file("cells", cell))
+        estimator = load_estimator_file(loaded.resolve(loaded.estimator))
+        prior = {zone: entry.youngs_modulus.start for zone, entry in estimator.zones.items()}
+        monitor = stack.enter_context(RunMonitor(domain, loaded))
         screen = stack.enter_context((out / "log" / "console.log").open("w", encoding="utf-8"))
         console.print(
             f"{graph.name}: {len(graph.nodes)} processes on ROS domain {domain}, {duration:g} s of virtual time, "
@@ -160,9 +165,21 @@ def _run(graph: Graph, out: Path, cell: str, duration: float, console: Console) 
             highlight=False,
             soft_wrap=True,
         )
-        with _shown(monitor, duration, console):
+        with _progress(monitor, _Shown(console, duration, prior)):
             result = run_graph(graph, out, console=Console(file=screen, width=160))
         return result, monitor.latencies()
+
+
+@dataclass(frozen=True)
+class _Shown:
+    """Where progress is shown, the length of the run in s of virtual time, and the prior, Pa by zone."""
+
+    console: Console
+    duration: float
+    prior: Mapping[str, float]
+
+    def line(self, progress: Progress | None, waited: float) -> str:
+        return progress_line(progress, self.duration, waited, self.prior)
 
 
 @contextmanager
@@ -177,12 +194,12 @@ def _environment(values: dict[str, str]) -> Iterator[None]:
 
 
 @contextmanager
-def _shown(monitor: RunMonitor, duration: float, console: Console) -> Iterator[None]:
+def _progress(monitor: RunMonitor, shown: _Shown) -> Iterator[None]:
     """Show progress on a thread: drawn on a terminal, else as a line now and then."""
     ended = threading.Event()
-    draws = console.is_terminal and not console.is_dumb_terminal
+    draws = shown.console.is_terminal and not shown.console.is_dumb_terminal
     target = _draw if draws else _tell
-    thread = threading.Thread(target=target, args=(monitor, duration, console, ended), daemon=True)
+    thread = threading.Thread(target=target, args=(monitor, shown, ended), daemon=True)
     thread.start()
     try:
         yield
@@ -191,40 +208,43 @@ def _shown(monitor: RunMonitor, duration: float, console: Console) -> Iterator[N
         thread.join(timeout=2.0)
 
 
-def _draw(monitor: RunMonitor, duration: float, console: Console, ended: threading.Event) -> None:
+def _draw(monitor: RunMonitor, shown: _Shown, ended: threading.Event) -> None:
     began = time.monotonic()
-    with Live(console=console, refresh_per_second=4) as live:
+    with Live(console=shown.console, refresh_per_second=4) as live:
         while True:
             over = ended.wait(_REFRESH)
             progress = monitor.progress()
             done = 0.0 if progress is None else progress.virtual_time
             row = Table.grid(padding=(0, 1))
             row.add_row(
-                ProgressBar(total=duration, completed=min(done, duration), width=30),
-                Text(progress_line(progress, duration, time.monotonic() - began)),
+                ProgressBar(total=shown.duration, completed=min(done, shown.duration), width=30),
+                Text(shown.line(progress, time.monotonic() - began)),
             )
             live.update(row)
             if over:
                 return
 
 
-def _tell(monitor: RunMonitor, duration: float, console: Console, ended: threading.Event) -> None:
+def _tell(monitor: RunMonitor, shown: _Shown, ended: threading.Event) -> None:
     began = time.monotonic()
     while not ended.wait(_PLAIN_PERIOD):
-        line = progress_line(monitor.progress(), duration, time.monotonic() - began)
-        console.print(line, highlight=False, soft_wrap=True)
+        line = shown.line(monitor.progress(), time.monotonic() - began)
+        shown.console.print(line, highlight=False, soft_wrap=True)
 
 
-def progress_line(progress: Progress | None, duration: float, waited: float) -> str:
-    """Virtual time, real-time factor, and Young's modulus now and at the start. waited: s since the start."""
+def progress_line(progress: Progress | None, duration: float, waited: float, prior: Mapping[str, float]) -> str:
+    """Virtual time, real-time factor, and Young's modulus now and at the start.
+
+    waited: s since the start; prior: Young's modulus by zone, Pa, that the estimate starts from.
+    """
     if progress is None:
         return f"starting: nodes compile what they will run ({waited:.0f} s)"
     text = f"{progress.virtual_time:5.1f} of {duration:g} s, real-time factor {progress.real_time_factor:.2f}"
     if not progress.last:
         return f"{text}, no estimate yet"
     moduli = ", ".join(
-        f"{zone} {first * 1e-3:.0f} -> {last * 1e-3:.0f} kPa"
-        for zone, first, last in zip(progress.zone_names, progress.first, progress.last, strict=True)
+        f"{zone} {prior[zone] * 1e-3:.0f} -> {last * 1e-3:.0f} kPa"
+        for zone, last in zip(progress.zone_names, progress.last, strict=True)
     )
     return f"{text}, Young's modulus {moduli} after {progress.updates} updates"
 

@@ -33,15 +33,14 @@ _ENCAPSULATION = 4
 class Progress:
     """How far a run is.
 
-    begin_ns, now_ns: of the run's clock; wall_time: s since its first tick; first, last: E (z,) in Pa of the first
-    and the newest theta; updates: of theta.
+    begin_ns, now_ns: of the run's clock; wall_time: s since its first tick; last: E (z,) in Pa of the
+    newest theta; updates: of theta.
     """
 
     begin_ns: int
     now_ns: int
     wall_time: float
     zone_names: tuple[str, ...]
-    first: tuple[float, ...]
     last: tuple[float, ...]
     updates: int
 
@@ -70,7 +69,6 @@ class RunMonitor:
         self._begin: tuple[int, float] | None = None
         self._now = (0, 0.0)
         self._zones: tuple[str, ...] = ()
-        self._first: tuple[float, ...] = ()
         self._last: tuple[float, ...] = ()
 
     def __enter__(self) -> RunMonitor:
@@ -108,7 +106,6 @@ class RunMonitor:
                 self._now[0],
                 self._now[1] - self._begin[1],
                 self._zones,
-                self._first,
                 self._last,
                 len(self._thetas),
             )
@@ -151,7 +148,6 @@ class RunMonitor:
             self._thetas.setdefault(stamp, time.monotonic())
             self._zones = tuple(message.zone_names)
             self._last = tuple(message.youngs_modulus)
-            self._first = self._first or self._last
 
     def _on_clock(self, message: Clock) -> None:
         now = message.clock.sec * 10**9 + message.clock.nanosec
