@@ -79,10 +79,9 @@ class OrderedWorker(Generic[Item]):
                 if self._stopping:
                     return
                 item = self._waiting.popleft()
-                last = not self._waiting
             try:
                 self._process(item)
-                if last:
+                if not self._waiting:
                     self._idle()
             except Exception as error:
                 # while the process ends, thread pools and publishers go before this thread does
