@@ -42,6 +42,8 @@ from realsimloop_ros.estimation.window import (
     frame_vertices,
     gather_evidence,
     simulate,
+    with_last_start,
+    wrench_term,
 )
 from realsimloop_ros.mechanics.material import Material
 from realsimloop_ros.observation.likelihoods import FrameObservation, ObservationError
@@ -97,6 +99,21 @@ class TwinEstimator:
         if not streams[grip].add(stamp_ns, checked_poses(pose, f"{grip} pose")):
             self._count("grip_stamp_not_newer")
 
+    def add_wrench(self, grip: str, stamp_ns: int, wrench: NDArray[np.float64], track: int = 0) -> None:
+        """Force and moment (6,), N and N m, that the body exerts on a grip's tool, in the tool's frame.
+
+        Ignored where the track uses no wrenches. Unknown grips, wrong sizes and non-finite numbers raise
+        ObservationError; a stamp that is not newer is counted.
+        """
+        chosen = self.tracks[track]
+        if grip not in chosen.wrenches:
+            raise ObservationError(f"grip: {grip!r} is unknown, the body has {sorted(chosen.wrenches)}")
+        values = np.asarray(wrench, np.float64)
+        if values.shape != (6,) or not np.isfinite(values).all():
+            raise ObservationError(f"{grip} wrench: {values.tolist()}, expected six finite numbers")
+        if chosen.wrench_likelihood is not None and not chosen.wrenches[grip].add(stamp_ns, values):
+            self._count("wrench_stamp_not_newer")
+
     def add_observation(self, observation: FrameObservation, track: int = 0) -> list[MaterialUpdate]:
         """A frame; returns the updates of all segments it closes, oldest first."""
         self._check(observation, self.tracks[track])
@@ -134,6 +151,8 @@ class TwinEstimator:
         for stream in self.tracks[track].grips.values():
             stream.stamps.clear()
             stream.poses.clear()
+        for wrench in self.tracks[track].wrenches.values():
+            wrench.clear()
         self.tracks[track].clear()
 
     def _count(self, cause: str) -> None:
@@ -182,9 +201,11 @@ class TwinEstimator:
             tick = min(int(place), ticks - 1)
             frames.append(SegmentFrame(observation, tick, place - tick, track.poses_at(observation.stamp_ns)))
         track.begin_ns = end
-        for stream in track.grips.values():
-            stream.forget_before(end)
-        segment = self._roll(track, track.state, end, poses, tuple(frames), begins_track)
+        wrenches = None
+        if track.wrench_likelihood is not None:
+            wrenches = track.wrenches_at(end, round(step))
+        track.forget_before(end)
+        segment = self._roll(track, track.state, end, poses, tuple(frames), wrenches, begins_track)
         while len(track.segments) >= self.settings.window:
             self._absorb(track.segments.popleft().evidence)
         track.segments.append(segment)
@@ -218,14 +239,33 @@ class TwinEstimator:
         end_ns: int,
         poses: NDArray[np.float64],
         frames: tuple[SegmentFrame, ...],
+        wrenches: NDArray[np.float64] | None,
         begins_track: bool = False,
     ) -> Segment:
-        end, run = simulate(track.model, track.settings, self.space, self.u, start, poses)
+        parts = (track.model, track.settings, self.space, self.u)
+        before, end, run = with_last_start(*parts, start, poses)
+        others = []
+        if track.wrench_likelihood is not None and wrenches is not None:
+            term = wrench_term(*parts, before, end, poses[-1], track.wrench_likelihood, wrenches)
+            if term is not None:
+                others.append(term)
         for frame in frames:
             for likelihood in track.likelihoods:
                 likelihood.prepare(frame_vertices(track.model, start, run, frame)[0], frame.observation)
-        evidence = gather_evidence(track.model, track.likelihoods, self.u, start, run, frames)
-        return Segment(end_ns, poses, frames, start, end, run, evidence, begins_track)
+        evidence = gather_evidence(track.model, track.likelihoods, self.u, start, run, frames, others)
+        return Segment(end_ns, poses, frames, start, end, run, evidence, wrenches, begins_track)
+
+    def _roll_anew(self, track: Track, segment: Segment, start: TwinState) -> Segment:
+        """A segment rolled out at the present u from another start."""
+        return self._roll(
+            track,
+            start,
+            segment.end_stamp_ns,
+            segment.grip_poses,
+            segment.frames,
+            segment.wrenches,
+            segment.begins_track,
+        )
 
     def _absorb(self, evidence: Evidence) -> None:
         """Move a segment's evidence out of the window; older knowledge fades."""
@@ -353,9 +393,7 @@ class TwinEstimator:
                     state = self.start_of(number, self.material)
                 elif state is None:
                     state = moved_by(segment.start, moved)
-                new = self._roll(
-                    track, state, segment.end_stamp_ns, segment.grip_poses, segment.frames, segment.begins_track
-                )
+                new = self._roll_anew(track, segment, state)
                 rolled.append(new)
                 state = new.end
             track.segments = deque(rolled)
@@ -385,17 +423,7 @@ class TwinEstimator:
             for likelihood in track.likelihoods:
                 likelihood.refresh(x, frame.observation)
             # evidence was gathered against the old appearance
-            track.segments = deque(
-                self._roll(
-                    track,
-                    segment.start,
-                    segment.end_stamp_ns,
-                    segment.grip_poses,
-                    segment.frames,
-                    segment.begins_track,
-                )
-                for segment in track.segments
-            )
+            track.segments = deque(self._roll_anew(track, segment, segment.start) for segment in track.segments)
             track.state = track.segments[-1].end
 
     def covariance(self) -> NDArray[np.float64]:

@@ -20,6 +20,7 @@ from realsimloop_ros.mechanics.material import POISSON_RATIO_LIMIT, material_of
 from realsimloop_ros.observation.appearance import AppearanceSettings
 from realsimloop_ros.observation.image_likelihood import ImageNoise
 from realsimloop_ros.observation.likelihoods import ImageLikelihood, Likelihood, MarkerLikelihood
+from realsimloop_ros.observation.wrench_likelihood import WrenchLikelihood
 
 Vector = tuple[float, float, float]
 
@@ -83,6 +84,15 @@ class MarkerFile(_Strict):
     frames_per_sample: float = Field(1.0, gt=0)
 
 
+class WrenchFile(_Strict):
+    """Errors of the wrist wrenches, N, N m and parts of the wrench; see WrenchLikelihood."""
+
+    force_deviation: float = Field(0.1, gt=0)
+    moment_deviation: float = Field(0.005, gt=0)
+    relative_deviation: float = Field(0.03, ge=0)
+    frames_per_sample: float = Field(4.0, gt=0)
+
+
 class ImageFile(_Strict):
     """splats: their number; sigmas: of 0 to 1; correlation_length: px; frames_per_sample: as for markers."""
 
@@ -107,6 +117,8 @@ class EstimatorFile(_Strict):
     zones: dict[str, ZoneFile] = Field(min_length=1)
     markers: MarkerFile = MarkerFile()
     images: ImageFile = ImageFile()
+    # left out where the arms have no wrist sensors
+    wrenches: WrenchFile | None = None
 
     def step_settings(self) -> StepSettings:
         """How time is stepped."""
@@ -140,6 +152,12 @@ class EstimatorFile(_Strict):
                 if entry.prior is not None:
                     parameters.append(_parameter(name, quantity, entry))  # type: ignore[arg-type]
         return ParameterSpace(body.zone_names, tuple(parameters), prior)
+
+    def wrench_likelihood(self) -> WrenchLikelihood | None:
+        """Of the wrist wrenches, where they are used."""
+        if self.wrenches is None:
+            return None
+        return WrenchLikelihood(**self.wrenches.model_dump())
 
     def likelihoods(self, body: Body) -> tuple[Likelihood, ...]:
         """Of images, and of markers where the body has any."""

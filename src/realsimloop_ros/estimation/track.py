@@ -14,6 +14,7 @@ from realsimloop_ros.dynamics.rollout import TwinState
 from realsimloop_ros.dynamics.stepper import StepSettings
 from realsimloop_ros.estimation.window import Segment
 from realsimloop_ros.observation.likelihoods import FrameObservation, Likelihood
+from realsimloop_ros.observation.wrench_likelihood import WrenchLikelihood
 from realsimloop_ros.reduction.model import ReducedModel
 
 
@@ -40,12 +41,46 @@ class GripStream:
             self.poses.popleft()
 
 
+class WrenchStream:
+    """Wrenches of one grip over time."""
+
+    def __init__(self) -> None:
+        self.stamps: deque[int] = deque()
+        self.wrenches: deque[NDArray[np.float64]] = deque()
+
+    def add(self, stamp_ns: int, wrench: NDArray[np.float64]) -> bool:
+        if self.stamps and stamp_ns <= self.stamps[-1]:
+            return False
+        self.stamps.append(stamp_ns)
+        self.wrenches.append(wrench)
+        return True
+
+    def mean(self, stamp_ns: int, window_ns: int) -> NDArray[np.float64]:
+        """Mean (6,) of the samples within half a window of a stamp: sampled symmetrically, it stands for it."""
+        near = [
+            wrench
+            for stamp, wrench in zip(self.stamps, self.wrenches, strict=True)
+            if abs(stamp - stamp_ns) <= window_ns // 2
+        ]
+        return np.mean(near, axis=0) if near else np.full(6, np.nan)
+
+    def forget_before(self, stamp_ns: int) -> None:
+        while self.stamps and self.stamps[0] < stamp_ns:
+            self.stamps.popleft()
+            self.wrenches.popleft()
+
+    def clear(self) -> None:
+        self.stamps.clear()
+        self.wrenches.clear()
+
+
 class Track:
     """One body under observation: its model, what measures it, and its window.
 
     start: `rest` begins in static equilibrium at the first grip poses, `undeformed` in the held rest shape.
     free_start: where that is only about right, how many leading latent coordinates are corrected together with
     theta, in displacement and velocity, with standard deviations start_displacement, m, and start_velocity, m/s.
+    wrench_likelihood: where given, segments wait for the wrenches of all grips.
     """
 
     def __init__(
@@ -55,6 +90,7 @@ class Track:
         settings: StepSettings,
         likelihoods: Sequence[Likelihood],
         *,
+        wrench_likelihood: WrenchLikelihood | None = None,
         start: str = "rest",
         origin_ns: int | None = None,
         free_start: int = 0,
@@ -67,6 +103,8 @@ class Track:
         self.model = model
         self.settings = settings
         self.likelihoods = tuple(likelihoods)
+        self.wrench_likelihood = wrench_likelihood
+        self.wrenches = {grip.name: WrenchStream() for grip in body.grips}
         self.start = start
         self.origin_ns = origin_ns
         self.free_start = free_start
@@ -86,8 +124,20 @@ class Track:
         """Grip poses (g, 7) in the order of body.grips."""
         return np.array([stream.at(stamp_ns) for stream in self.grips.values()]).reshape(-1, 7)
 
+    def wrenches_at(self, stamp_ns: int, window_ns: int) -> NDArray[np.float64]:
+        """Wrenches (g, 6) around a stamp, NaN for a grip that reported none."""
+        return np.array([stream.mean(stamp_ns, window_ns) for stream in self.wrenches.values()]).reshape(-1, 6)
+
+    def forget_before(self, stamp_ns: int) -> None:
+        """Drop what no later segment asks for."""
+        for stream in self.grips.values():
+            stream.forget_before(stamp_ns)
+        for wrench in self.wrenches.values():
+            wrench.forget_before(stamp_ns)
+
     def grips_known_until(self) -> float:
-        """Stamp, ns, up to which every grip is known."""
-        return min(
-            (stream.stamps[-1] if stream.stamps else -np.inf for stream in self.grips.values()), default=np.inf
-        )
+        """Stamp, ns, up to which every grip's pose is known, and its wrench where wrenches are used."""
+        streams: list[GripStream | WrenchStream] = list(self.grips.values())
+        if self.wrench_likelihood is not None:
+            streams += self.wrenches.values()
+        return min((stream.stamps[-1] if stream.stamps else -np.inf for stream in streams), default=np.inf)

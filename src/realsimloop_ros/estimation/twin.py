@@ -24,9 +24,18 @@ class Twin:
     space: ParameterSpace
     file: EstimatorFile
 
-    def estimator(self) -> TwinEstimator:
-        """A fresh estimator of this twin, starting in static equilibrium at the first grip poses it is given."""
-        track = Track(self.body, self.model, self.step, self.file.likelihoods(self.body))
+    def estimator(self, *, wrenches: bool = True) -> TwinEstimator:
+        """A fresh estimator of this twin, starting in static equilibrium at the first grip poses it is given.
+
+        wrenches: False where none will come although the estimator file speaks of them.
+        """
+        track = Track(
+            self.body,
+            self.model,
+            self.step,
+            self.file.likelihoods(self.body),
+            wrench_likelihood=self.file.wrench_likelihood() if wrenches else None,
+        )
         return TwinEstimator([track], self.space, self.file.estimator_settings())
 
 

@@ -13,8 +13,10 @@ from numpy.typing import NDArray
 
 from realsimloop_ros.dynamics.rollout import Trajectory, TwinState, rollout
 from realsimloop_ros.dynamics.stepper import CONVERGED, StepSettings
+from realsimloop_ros.dynamics.wrench import wrenches_with_tangents
 from realsimloop_ros.estimation.theta import ParameterSpace
-from realsimloop_ros.observation.likelihoods import FrameObservation, Likelihood
+from realsimloop_ros.observation.likelihoods import FrameObservation, Likelihood, LikelihoodTerm
+from realsimloop_ros.observation.wrench_likelihood import WrenchLikelihood
 from realsimloop_ros.reduction.model import ReducedModel, kinematics, position_tangents, positions
 
 
@@ -58,8 +60,8 @@ class SegmentFrame:
 class Segment:
     """A fixed number of ticks, rolled out at evidence.u.
 
-    grip_poses: (c, g, 7) at the ticks; start, end: states before the first tick and after the last; begins_track:
-    whether `start` is where the track started, and so known for any u.
+    grip_poses: (c, g, 7) at the ticks; wrenches: (g, 6) measured at the last tick; start, end: states before the
+    first tick and after the last; begins_track: whether `start` is where the track started, so known for any u.
     """
 
     end_stamp_ns: int
@@ -69,6 +71,7 @@ class Segment:
     end: TwinState
     run: Trajectory
     evidence: Evidence
+    wrenches: NDArray[np.float64] | None = None
     begins_track: bool = False
 
 
@@ -84,6 +87,50 @@ def observed_vertices(
     tangent = (1.0 - fraction) * tangents[0] + fraction * tangents[1]
     frame = kinematics(model, grip_poses)
     return positions(model, frame, latent), position_tangents(model, frame, tangent)
+
+
+def with_last_start(
+    model: ReducedModel,
+    settings: StepSettings,
+    space: ParameterSpace,
+    u: NDArray[np.float64],
+    start: TwinState,
+    grip_poses: NDArray[np.float64],
+) -> tuple[TwinState, TwinState, Trajectory]:
+    """Roll a segment out at u; returns the states before and after its last tick, and all ticks."""
+    if len(grip_poses) == 1:
+        end, run = simulate(model, settings, space, u, start, grip_poses)
+        return start, end, run
+    before, first = simulate(model, settings, space, u, start, grip_poses[:-1])
+    end, last = simulate(model, settings, space, u, before, grip_poses[-1:])
+    return before, end, Trajectory(*(jnp.concatenate(parts) for parts in zip(first, last, strict=True)))
+
+
+def wrench_term(
+    model: ReducedModel,
+    settings: StepSettings,
+    space: ParameterSpace,
+    u: NDArray[np.float64],
+    before: TwinState,
+    end: TwinState,
+    grip_poses: NDArray[np.float64],
+    likelihood: WrenchLikelihood,
+    measured: NDArray[np.float64],
+) -> LikelihoodTerm | None:
+    """What wrenches (g, 6) measured at the end of a step say."""
+    theta = u[: space.size]
+    predicted, tangents = wrenches_with_tangents(
+        model,
+        settings,
+        jnp.asarray(grip_poses),
+        before.past,
+        before.past_tangents,
+        space.material(theta),
+        space.directions(theta, len(u)),
+        end.latents[0],
+        end.latent_tangents[0],
+    )
+    return likelihood.evaluate(np.asarray(predicted), np.asarray(tangents), measured)
 
 
 def simulate(
@@ -125,8 +172,9 @@ def gather_evidence(
     start: TwinState,
     run: Trajectory,
     frames: Sequence[SegmentFrame],
+    others: Sequence[LikelihoodTerm] = (),
 ) -> Evidence:
-    """Sum of all likelihood terms of a segment's frames."""
+    """Sum of all likelihood terms of a segment: those of its frames, and others."""
     p = len(u)
     loss, gradient, precision, seen = 0.0, np.zeros(p), np.zeros((p, p)), 0
     figures: dict[str, float] = {}
@@ -142,5 +190,10 @@ def gather_evidence(
                     precision += term.gauss_newton
                     figures |= term.figures
             seen += any(term is not None for term in terms)
+        for term in others:
+            loss += term.loss
+            gradient += term.gradient
+            precision += term.gauss_newton
+            figures |= term.figures
     finite = np.isfinite(loss) and np.isfinite(gradient).all() and np.isfinite(precision).all()
     return Evidence(u.copy(), loss, gradient, precision, seen, valid and bool(finite), figures)

@@ -94,7 +94,8 @@ def _anchor(
     return body.rest_positions[chosen].mean(axis=0)
 
 
-def _quaternion_product(a: Array, b: Array) -> Array:
+def quaternion_product(a: Float[Array, "*b 4"], b: Float[Array, "*b 4"]) -> Float[Array, "*b 4"]:
+    """Products of quaternions x y z w; the rotation of b comes first."""
     av, aw, bv, bw = a[..., :3], a[..., 3:], b[..., :3], b[..., 3:]
     vector = aw * bv + bw * av + jnp.cross(av, bv)
     scalar = aw * bw - jnp.sum(av * bv, axis=-1, keepdims=True)
@@ -134,7 +135,7 @@ def _partial_rotation(relative: Float[Array, 4], fraction: Float[Array, " n"]) -
 
 def hold_motions(warp: GripWarp, poses: Float[Array, "g 7"]) -> tuple[Float[Array, "k 4"], Float[Array, "k 3"]]:
     """Motion of each hold from rest: quaternions (k, 4) and the present positions (k, 3) of the anchors, m."""
-    rotation = _quaternion_product(poses[:, 3:], _conjugate(warp.rest_poses[:, 3:]))
+    rotation = quaternion_product(poses[:, 3:], _conjugate(warp.rest_poses[:, 3:]))
     moved = warp.anchors[: len(poses)] - warp.rest_poses[:, :3]
     anchors = poses[:, :3] + jnp.einsum("kij,kj->ki", quaternion_to_matrix(rotation), moved)
     if warp.fixed:
@@ -153,8 +154,8 @@ def warped(warp: GripWarp, poses: Float[Array, "g 7"]) -> tuple[Float[Array, "n 
         return anchors[0][None] + jnp.einsum("nij,nj->ni", turn, x - warp.anchors[0][None]), turn
     if holds == 2:
         u = warp.weights[:, 1]
-        turned = _partial_rotation(_quaternion_product(_conjugate(rotation[0]), rotation[1]), u)
-        turn = quaternion_to_matrix(_quaternion_product(rotation[:1], turned))
+        turned = _partial_rotation(quaternion_product(_conjugate(rotation[0]), rotation[1]), u)
+        turn = quaternion_to_matrix(quaternion_product(rotation[:1], turned))
         axis = warp.anchors[1] - warp.anchors[0]
         # end tangents as long as the present distance of the anchors, in the direction the holds give them
         squared = jnp.sum((anchors[1] - anchors[0]) ** 2) / jnp.sum(axis**2)
