@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 from builtin_interfaces.msg import Time
-from geometry_msgs.msg import Point, Pose, PoseStamped, Quaternion
+from geometry_msgs.msg import Point, Pose, PoseStamped, Quaternion, WrenchStamped
 from numpy.typing import ArrayLike, NDArray
 from realsimloop.msg import BodyState, MaterialEstimate, MultiViewFrame, StressField
 from sensor_msgs.msg import CameraInfo, Image
@@ -98,6 +98,18 @@ def pose_from_message(message: PoseStamped, frame: str, topic: str) -> tuple[int
 
 
 # --- images
+
+
+def wrench_from_message(message: WrenchStamped, frame: str, topic: str) -> tuple[int, NDArray[np.float64]]:
+    """Stamp, ns, and wrench (6,), N and N m, given in the tool's `frame`. Raises MessageError."""
+    check_frame(message.header, frame, topic)
+    force, torque = message.wrench.force, message.wrench.torque
+    wrench = np.array([force.x, force.y, force.z, torque.x, torque.y, torque.z])
+    if not np.isfinite(wrench).all():
+        raise MessageError(
+            "non_finite", f"{topic}: wrench {wrench.tolist()} is not finite; check the sensor's driver"
+        )
+    return stamp_ns(message.header), wrench
 
 
 def image_message(pixels: NDArray[np.uint8], frame: str, stamp: int) -> Image:

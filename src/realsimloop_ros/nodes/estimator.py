@@ -1,6 +1,7 @@
-"""Observations and grip poses become theta.
+"""Observations, grip poses and wrist wrenches become theta.
 
-In: observation or markers, ARM/tcp_pose. Out: theta. See docs/nodes/estimator.md.
+In: observation or markers, ARM/tcp_pose, ARM/tcp_wrench where the estimator file uses wrenches. Out: theta.
+See docs/nodes/estimator.md.
 
 Everything goes to the core in the order of its arrival on one worker thread; the core waits until it knows enough,
 so theta does not depend on how messages of different topics are interleaved.
@@ -13,7 +14,7 @@ from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
-from geometry_msgs.msg import PoseStamped
+from geometry_msgs.msg import PoseStamped, WrenchStamped
 from numpy.typing import NDArray
 from realsimloop.msg import MaterialEstimate, MultiViewFrame
 from visualization_msgs.msg import MarkerArray
@@ -28,6 +29,7 @@ from realsimloop_ros.nodes.conversions import (
     material_message,
     multi_view_from_message,
     pose_from_message,
+    wrench_from_message,
 )
 from realsimloop_ros.nodes.parameters import Parameter, ParameterError
 from realsimloop_ros.nodes.qos import ESTIMATES, STREAM
@@ -65,7 +67,14 @@ class _Pose:
     pose: NDArray[np.float64]
 
 
-_Item: TypeAlias = _Pose | MultiViewFrame | MarkerArray
+@dataclass(frozen=True, eq=False)
+class _Wrench:
+    grip: str
+    stamp_ns: int
+    wrench: NDArray[np.float64]
+
+
+_Item: TypeAlias = _Pose | _Wrench | MultiViewFrame | MarkerArray
 
 
 class Estimator(TwinNode):
@@ -103,6 +112,8 @@ class Estimator(TwinNode):
         for grip in self.body.grips:
             for stamp in (0, 10 * length):
                 core.add_grip_pose(grip.name, stamp, grip.rest_pose)
+            for k in range(41):
+                core.add_wrench(grip.name, k * length // 4, np.zeros(6))
         for k in range(1, 5):
             core.add_observation(self._made_up(k * length, k))
 
@@ -125,13 +136,17 @@ class Estimator(TwinNode):
             self,
             self._take,
             self._advance,
-            droppable=lambda item: not isinstance(item, _Pose),
+            droppable=lambda item: not isinstance(item, _Pose | _Wrench),
             limit=self._limit,
             cause="queue_overflow",
         )
         for grip in self.cell.grips:
             topic = f"{grip.arm}/tcp_pose"
             self.create_subscription(PoseStamped, topic, partial(self._on_pose, grip.name, topic), EVERY_ONE)
+            if self.core.tracks[0].wrench_likelihood is not None:
+                topic = f"{grip.arm}/tcp_wrench"
+                listener = partial(self._on_wrench, grip.name, grip.frame, topic)
+                self.create_subscription(WrenchStamped, topic, listener, EVERY_ONE)
         if self.source == "images":
             self.create_subscription(MultiViewFrame, "observation", self._on_observation, STREAM)
         else:
@@ -147,6 +162,16 @@ class Estimator(TwinNode):
             return
         self._worker.submit(_Pose(grip, stamp, pose))
 
+    def _on_wrench(self, grip: str, frame: str, topic: str, message: WrenchStamped) -> None:
+        if not self.active or self._worker is None:
+            return
+        try:
+            stamp, wrench = wrench_from_message(message, frame, topic)
+        except MessageError as error:
+            self.reject(error)
+            return
+        self._worker.submit(_Wrench(grip, stamp, wrench))
+
     def _on_observation(self, message: MultiViewFrame | MarkerArray) -> None:
         if self.active and self._worker is not None:
             self._worker.submit(message)
@@ -155,6 +180,9 @@ class Estimator(TwinNode):
         if isinstance(item, _Pose):
             self._notice_jump(item.grip, item.stamp_ns)
             self.core.add_grip_pose(item.grip, item.stamp_ns, item.pose)
+            return
+        if isinstance(item, _Wrench):
+            self.core.add_wrench(item.grip, item.stamp_ns, item.wrench)
             return
         try:
             observation = self._observation(item)
@@ -167,8 +195,9 @@ class Estimator(TwinNode):
         if len(track.waiting) > self._limit and track.grips_known_until() < track.waiting[0].stamp_ns:
             track.waiting.popleft()
             self.diagnostics.count_drop("no_grip_pose")
-            names = ", ".join(f"{grip.arm}/tcp_pose" for grip in self.cell.grips)
-            self.condition("no_grip_pose", f"observations wait for poses on {names}: are the arms' drivers up?")
+            kinds = ["tcp_pose"] if track.wrench_likelihood is None else ["tcp_pose", "tcp_wrench"]
+            names = ", ".join(f"{grip.arm}/{kind}" for grip in self.cell.grips for kind in kinds)
+            self.condition("no_grip_pose", f"observations wait for messages on {names}: are the arms' drivers up?")
 
     def _observation(self, item: MultiViewFrame | MarkerArray) -> FrameObservation:
         if isinstance(item, MultiViewFrame):
