@@ -52,6 +52,16 @@ def pose_stamped(stamp_ns: int, frame: str, pose: Sequence[float]) -> Any:
     )
 
 
+def wrench_stamped(stamp_ns: int, frame: str, wrench: Sequence[float]) -> Any:
+    types = message_store().types
+    fx, fy, fz, mx, my, mz = map(float, wrench)
+    vector = types["geometry_msgs/msg/Vector3"]
+    return types["geometry_msgs/msg/WrenchStamped"](
+        header=header(stamp_ns, frame),
+        wrench=types["geometry_msgs/msg/Wrench"](force=vector(x=fx, y=fy, z=fz), torque=vector(x=mx, y=my, z=mz)),
+    )
+
+
 def image(stamp_ns: int, frame: str, pixels: NDArray[np.uint8]) -> Any:
     """An RGB image (H, W, 3) or a mask (H, W); an empty array for a camera that brought nothing."""
     height, width = pixels.shape[:2]
@@ -152,6 +162,7 @@ def cell_entries(
     """
     virtual = VirtualCell(cell, scenario, seed, duration)
     arms = [grip.arm for grip in cell.grips]
+    tools = {grip.arm: grip.frame for grip in cell.grips}
     cameras = cell.camera_list()
     renderer = Renderer(virtual.body, cameras, scenario.scene, arms)
     count = 0
@@ -160,6 +171,7 @@ def cell_entries(
         log = stamp + LATENCY_NS
         if isinstance(event, ArmReport):
             yield Entry(f"{event.arm}/tcp_pose", log, pose_stamped(stamp, cell.world_frame, event.tool_pose))
+            yield Entry(f"{event.arm}/tcp_wrench", log, wrench_stamped(stamp, tools[event.arm], event.wrench))
         elif isinstance(event, MarkerPositions):
             names = virtual.body.marker_names
             yield Entry("markers", log, marker_array(stamp, cell.world_frame, names, event.positions))

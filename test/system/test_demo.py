@@ -64,7 +64,7 @@ def test_the_demo_ends_with_a_report_of_all_its_figures(run: tuple[Path, str]) -
         assert parameter.reference is not None
         assert parameter.relative_error is not None
     assert report.theta["bar"].reference_how
-    # what the demo is to reach at its end; from a start that is off by a factor of two it stays below from the start
+    # what is asked of the whole demo; a modulus that is off by a factor of two costs less than that
     assert report.reconstruction.mean_mm is not None and report.reconstruction.mean_mm < 2.0
     assert report.reconstruction.frames > 0.8 * DURATION * 30
     assert report.real_time_factor is not None and report.real_time_factor > 0.0

@@ -56,6 +56,17 @@ class CellIntake:
             return
         self._take_pose(grip, stamp_of(message.header), pose)
 
+    def wrench(self, topic: str, frame: str, message: Any) -> NDArray[np.float64] | None:
+        """A WrenchStamped (6,) of a tool's frame, N and N m."""
+        if not self._in_frame(topic, message.header.frame_id, frame):
+            return None
+        force, torque = message.wrench.force, message.wrench.torque
+        values = np.array([force.x, force.y, force.z, torque.x, torque.y, torque.z])
+        if not np.isfinite(values).all():
+            self.drop("invalid_wrench", f"{topic}: wrenches that are not finite")
+            return None
+        return values
+
     def observation(self, topic: str, message: Any) -> FrameObservation | None:
         """A MultiViewFrame."""
         expected = self._body.content_hash
@@ -112,11 +123,14 @@ class CellIntake:
         return FrameObservation(stamp_of(first), marker_positions=positions)
 
     def _in_world(self, topic: str, frame: str) -> bool:
-        if frame == self._cell.world_frame:
+        return self._in_frame(topic, frame, self._cell.world_frame)
+
+    def _in_frame(self, topic: str, frame: str, expected: str) -> bool:
+        if frame == expected:
             return True
         self.drop(
             "wrong_frame",
-            f"{topic}: messages in frame {frame!r}, expected {self._cell.world_frame!r}; they are left out. "
-            "Record them in that frame, or name it as world_frame in the cell file",
+            f"{topic}: messages in frame {frame!r}, expected {expected!r}; they are left out. Record them in that "
+            "frame, or name it in the cell file",
         )
         return False

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from realsimloop_ros.evaluation.bags import BagError, TruncatedBagWarning, bag_topics, read_bag
+from realsimloop_ros.evaluation.bags import TruncatedBagWarning, bag_topics, read_bag
 from realsimloop_ros.evaluation.cell_messages import pose_array, vertices_of
 from realsimloop_ros.evaluation.marker_messages import stamp_of
 from realsimloop_ros.evaluation.theta_trace import ThetaSample, sample_of_message

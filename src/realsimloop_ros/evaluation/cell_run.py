@@ -22,7 +22,13 @@ from realsimloop_ros.evaluation.cell_pictures import (
     stress_pictures,
 )
 from realsimloop_ros.evaluation.cell_reconstruction import reconstruction
-from realsimloop_ros.evaluation.cell_recording import CellRecording, Notices, StateTrack, present_topics, read_cell_recording
+from realsimloop_ros.evaluation.cell_recording import (
+    CellRecording,
+    Notices,
+    StateTrack,
+    present_topics,
+    read_cell_recording,
+)
 from realsimloop_ros.evaluation.metrics import TimingSummary
 from realsimloop_ros.evaluation.record import (
     Picture,

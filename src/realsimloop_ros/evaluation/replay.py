@@ -20,10 +20,11 @@ from realsimloop_ros.evaluation.cell_intake import CellIntake
 from realsimloop_ros.evaluation.cell_recording import Notices, present_topics, read_messages
 from realsimloop_ros.evaluation.marker_messages import stamp_of
 from realsimloop_ros.observation.cameras import Camera
-from realsimloop_ros.observation.cell_file import CellFile
+from realsimloop_ros.observation.cell_file import CellFile, GripEntry
 from realsimloop_ros.observation.likelihoods import FrameObservation
 
 Handler = Callable[[int, Any], None]
+_TakeGrip = Callable[[str, int, NDArray[np.float64]], None]
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,11 +50,11 @@ def replay_cell_bag(
     """Feed a bag, in recorded order, to a twin's fresh estimator. estimate: else only poses and frames are kept.
 
     Frames come from the topic `observation` where the bag has it, else from the cameras' images, else from
-    `markers`. Raises BagError where nothing can be used.
+    `markers`; wrenches where the estimator uses them and the bag has them. Raises BagError where nothing is usable.
     """
     began = time.perf_counter()
     source = _Source(Path(bag), cell, twin, notices)
-    estimator = twin.estimator()
+    estimator = twin.estimator(wrenches=source.has_wrenches)
     updates: list[MaterialUpdate] = []
     frames: list[int] = []
 
@@ -68,7 +69,12 @@ def replay_cell_bag(
         if estimate:
             updates.extend(estimator.add_observation(frame))
 
-    source.run(take_pose, take_frame)
+    def take_wrench(grip: str, stamp_ns: int, wrench: NDArray[np.float64]) -> None:
+        if estimate:
+            estimator.add_wrench(grip, stamp_ns, wrench)
+            updates.extend(estimator.advance())
+
+    source.run(take_pose, take_frame, take_wrench)
     rejected = estimator.rejected if estimate else {}
     drops = {cause: source.drops.get(cause, 0) + rejected.get(cause, 0) for cause in source.drops | rejected}
     return CellReplay(
@@ -90,6 +96,7 @@ class _Source:
         self._poses: dict[str, dict[int, NDArray[np.float64]]] = {grip.name: {} for grip in cell.grips}
         self.drops: dict[str, int] = {}
         self.cameras = self._used_cameras()
+        self.has_wrenches = self._wrenches_recorded()
 
     def keep_pose(self, grip: str, stamp_ns: int, pose: NDArray[np.float64]) -> None:
         self._poses[grip].setdefault(stamp_ns, pose)
@@ -107,8 +114,9 @@ class _Source:
 
     def run(
         self,
-        take_pose: Callable[[str, int, NDArray[np.float64]], None],
+        take_pose: _TakeGrip,
         take_frame: Callable[[FrameObservation], None],
+        take_wrench: _TakeGrip,
     ) -> None:
         """Read the bag once. Raises BagError where there are no poses of a grip, or no frames."""
         taken = 0
@@ -131,6 +139,14 @@ class _Source:
         def posed(grip: str, topic: str) -> Handler:
             return lambda _, message: intake.pose(grip, topic, message)
 
+        def pulled(grip: GripEntry, topic: str) -> Handler:
+            def look(_: int, message: Any) -> None:
+                wrench = intake.wrench(topic, grip.frame, message)
+                if wrench is not None:
+                    take_wrench(grip.name, stamp_of(message.header), wrench)
+
+            return look
+
         def pictured(camera: Camera, topic: str) -> Handler:
             def look(_: int, message: Any) -> None:
                 image = intake.image(camera, topic, message)
@@ -149,6 +165,8 @@ class _Source:
                     f"{', '.join(sorted(self._topics)) or 'none'}"
                 )
             handlers[topic] = posed(grip.name, topic)
+            if self.has_wrenches:
+                handlers[_wrench_topic(grip)] = pulled(grip, _wrench_topic(grip))
         if sets is not None:
             entries = {entry.name: entry.image_topic for entry in self._cell.cameras}
             for camera in self.cameras:
@@ -164,6 +182,15 @@ class _Source:
             missing = f"pose of grip {without[0]!r}" if without else "frame of images or markers"
             causes = ", ".join(f"{count} {cause}" for cause, count in self.drops.items()) or "none were recorded"
             raise BagError(f"{self._bag}: no usable {missing} ({causes}); there is nothing to evaluate")
+
+    def _wrenches_recorded(self) -> bool:
+        """Whether the estimator uses wrenches and the bag has those of every grip."""
+        if self._twin.file.wrenches is None:
+            return False
+        missing = [_wrench_topic(grip) for grip in self._cell.grips if _wrench_topic(grip) not in self._topics]
+        if missing:
+            self._notices.warn(f"{self._bag}: no topic {missing[0]!r}; evaluated without wrenches")
+        return not missing
 
     def _camera_sets(self) -> CameraSets | None:
         """What makes views of single images; None where the bag has them as observations."""
@@ -191,3 +218,7 @@ class _Source:
                 others = f"evaluated with {len(used)} of {len(cameras)} cameras" if used else "no camera is left"
                 self._notices.warn(f"{self._bag}: {camera.name} never brought an image; {others}")
         return used
+
+
+def _wrench_topic(grip: GripEntry) -> str:
+    return f"{grip.arm}/tcp_wrench"
