@@ -45,8 +45,8 @@ def evaluate_cell_bag(
 
     theta: `estimate`; `prior`, the estimator file's; or a report.json or record folder whose last theta is held.
     truth_folder: what a virtual cell left about its truth; by default `truth` beside the bag, if there. pictures:
-    whether the record gets any. The same bag gives the same updates to the last bit. Raises BagError, CellRunError,
-    and the errors of cell and model.
+    whether the record gets any. The same bag gives the same updates to the last bit. Raises BagError,
+    CellRunError, and the errors of cell and model.
     """
     notices = Notices()
     twin = load_twin(cell)

@@ -50,7 +50,8 @@ def replay_cell_bag(
     """Feed a bag, in recorded order, to a twin's fresh estimator. estimate: else only poses and frames are kept.
 
     Frames come from the topic `observation` where the bag has it, else from the cameras' images, else from
-    `markers`; wrenches where the estimator uses them and the bag has them. Raises BagError where nothing is usable.
+    `markers`; wrenches where the estimator uses them and the bag has them. Raises BagError where nothing can be
+    used.
     """
     began = time.perf_counter()
     source = _Source(Path(bag), cell, twin, notices)
