@@ -30,6 +30,9 @@ COMMANDS = {
         "realsimloop_ros.evaluation.commands", "evaluate", "Evaluate experiments, write a report."
     ),
     "reduce": Command("realsimloop_ros.dynamics.commands", "reduce", "Make the reduced model of a body."),
+    "reduce-experiment": Command(
+        "realsimloop_ros.evaluation.commands", "reduce_experiment", "Make the reduced model of an experiment."
+    ),
     "import-c3d": Command("realsimloop_ros.evaluation.commands", "import_c3d", "Write a .c3d capture as a bag."),
 }
 

@@ -102,7 +102,7 @@ def evaluate(
         use_double_precision()
         command = "realsimloop " + shlex.join(sys.argv[1:])
         record = (
-            _evaluated_experiments(inputs, theta)
+            _evaluated_experiments(inputs, theta, command)
             if cell is None
             else _evaluated_bag(inputs, cell, theta, truth, command)
         )
@@ -111,6 +111,29 @@ def evaluate(
         for line in headline(report):
             print(line)
         print(f"report: {out / 'report.html'}")
+
+
+def reduce_experiment(
+    experiment: Annotated[Path, typer.Argument(metavar="EXPERIMENT.yaml", help="The experiment to make ready.")],
+    out: Annotated[Path, typer.Option("--out", help="Where the reduced model (.npz) goes.")],
+) -> None:
+    """Make the reduced model of an experiment's body ahead of `evaluate`, which else makes it when it needs it."""
+    with plain_errors():
+        from realsimloop_ros.body.files import with_markers
+        from realsimloop_ros.compute import use_double_precision
+        from realsimloop_ros.evaluation.experiment_twin import reduction_settings
+        from realsimloop_ros.evaluation.experiments import load_experiment
+        from realsimloop_ros.evaluation.model_library import make_model
+
+        use_double_precision()
+        file = load_experiment(experiment)
+        body = with_markers(file.build_body(), {})
+        made = make_model(out, body, reduction_settings(file.experiment))
+        error = made.card.get("cubature", made.card["all_samples"])
+        print(
+            f"{out}: {made.basis.shape[2]} shapes, {len(made.sample_index)} strain samples; held-out motions are "
+            f"met to {1e3 * error['rms']:.3f} mm ({error['rms_percent']:.3f} % of the body) rms"
+        )
 
 
 def headline(report: Report) -> list[str]:
@@ -143,18 +166,10 @@ def _parameter_line(label: str, found: ParameterReport, scale: float, unit: str,
     return [text]
 
 
-def _evaluated_experiments(paths: list[Path], theta: str) -> RunRecord:
+def _evaluated_experiments(paths: list[Path], theta: str, command: str) -> RunRecord:
     from realsimloop_ros.evaluation.experiment_run import evaluate_experiments
-    from realsimloop_ros.evaluation.experiment_twin import experiment_estimator
-    from realsimloop_ros.evaluation.held_theta import held_material
-    from realsimloop_ros.evaluation.model_library import default_library
-    from realsimloop_ros.evaluation.preparation import prepare_experiment
 
-    held = None
-    if theta != "estimate":
-        space = experiment_estimator([prepare_experiment(path) for path in paths], default_library()).space
-        held = held_material(theta, space.zone_names, space.prior)
-    return evaluate_experiments(paths, theta=held, theta_source=theta)
+    return evaluate_experiments(paths, theta=theta, command=command)
 
 
 def _evaluated_bag(bags: list[Path], cell: str, theta: str, truth: Path | None, command: str) -> RunRecord:

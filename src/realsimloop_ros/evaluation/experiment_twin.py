@@ -13,11 +13,11 @@ from realsimloop_ros.estimation.estimator import TwinEstimator
 from realsimloop_ros.estimation.theta import Parameter, ParameterSpace
 from realsimloop_ros.estimation.track import Track
 from realsimloop_ros.estimation.updates import EstimatorSettings
-from realsimloop_ros.evaluation.experiments import ExperimentError
+from realsimloop_ros.evaluation.experiments import Experiment, ExperimentError
 from realsimloop_ros.evaluation.model_library import ModelLibrary
 from realsimloop_ros.evaluation.preparation import PreparedExperiment
 from realsimloop_ros.mechanics.integrators import integrator_named
-from realsimloop_ros.mechanics.material import POISSON_RATIO_LIMIT, material_of
+from realsimloop_ros.mechanics.material import POISSON_RATIO_LIMIT, Material, material_of
 from realsimloop_ros.observation.likelihoods import MarkerLikelihood
 from realsimloop_ros.reduction.snapshots import SnapshotSettings
 
@@ -25,12 +25,12 @@ from realsimloop_ros.reduction.snapshots import SnapshotSettings
 _LATENT_SIZE, _SAMPLES = 16, 200
 
 
-def reduction_settings(prepared: PreparedExperiment) -> ReductionSettings:
-    """Snapshots around what the experiment expects: its gravity, and three times its prior moduli either way."""
-    zones = prepared.experiment.estimation.zones.values()
+def reduction_settings(experiment: Experiment) -> ReductionSettings:
+    """Snapshots around what the experiment expects: its gravity, its moduli from a half to three times."""
+    zones = experiment.estimation.zones.values()
     moduli = [zone.youngs_modulus.start for zone in zones]
     ratios = [zone.poisson_ratio.start for zone in zones]
-    gravity = float(np.linalg.norm(prepared.gravity))
+    gravity = float(np.linalg.norm(experiment.gravity))
     highest = min(max(ratios) + 0.01, POISSON_RATIO_LIMIT)
     snapshots = SnapshotSettings(
         trajectories=10,
@@ -38,7 +38,7 @@ def reduction_settings(prepared: PreparedExperiment) -> ReductionSettings:
         youngs_modulus=(min(moduli) / 1.7, 3.0 * max(moduli)),
         poisson_ratio=(min(min(ratios) - 0.01, highest - 0.01), highest),
         gravity=(0.5 * gravity, 1.2 * gravity),
-        gravity_direction=tuple(prepared.gravity.tolist()),
+        gravity_direction=experiment.gravity,
     )
     return ReductionSettings(_LATENT_SIZE, _SAMPLES, snapshots=snapshots)
 
@@ -69,7 +69,7 @@ def experiment_track(prepared: PreparedExperiment, library: ModelLibrary) -> Tra
     likelihood = MarkerLikelihood(
         prepared.body, specification.marker_noise, frames_per_sample=specification.frames_per_sample
     )
-    reduced = library.find(prepared.body, reduction_settings(prepared))
+    reduced = library.find(prepared.body, reduction_settings(prepared.experiment))
     free = prepared.release is not None
     return Track(
         prepared.body,
@@ -118,8 +118,15 @@ def shared_parameters(experiments: Sequence[PreparedExperiment]) -> ParameterSpa
     return ParameterSpace(body.zone_names, tuple(parameters), prior)
 
 
-def experiment_estimator(experiments: Sequence[PreparedExperiment], library: ModelLibrary) -> TwinEstimator:
-    """One estimator over all experiments, with a track for each."""
+def with_held_theta(space: ParameterSpace, material: Material) -> ParameterSpace:
+    """A space in which `material` is held: only how released bodies started is left to be estimated."""
+    return ParameterSpace(space.zone_names, (), material)
+
+
+def experiment_estimator(
+    experiments: Sequence[PreparedExperiment], space: ParameterSpace, library: ModelLibrary
+) -> TwinEstimator:
+    """One estimator over all experiments, a track for each. space: of shared_parameters, or with_held_theta."""
     specification = experiments[0].experiment.estimation
     rates = [float(np.median(np.diff(prepared.stamps_ns))) * 1e-9 for prepared in experiments]
     settings = EstimatorSettings(
@@ -129,4 +136,4 @@ def experiment_estimator(experiments: Sequence[PreparedExperiment], library: Mod
         forgetting=specification.forgetting,
     )
     tracks = [experiment_track(prepared, library) for prepared in experiments]
-    return TwinEstimator(tracks, shared_parameters(experiments), settings)
+    return TwinEstimator(tracks, space, settings)

@@ -13,6 +13,7 @@ import yaml
 from numpy.typing import NDArray
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from realsimloop_ros.body.body import Body, InvalidBodyError
 from realsimloop_ros.body.files import BodySpecification, HungWeightSpecification, Vector
 from realsimloop_ros.body.poses import checked_poses
 from realsimloop_ros.resources import ResourceError, share_directory
@@ -245,10 +246,15 @@ class ExperimentFile:
             raise ExperimentError(f"{self.path}: loads: names {names} repeat; give each its own")
         return body.model_copy(update={"hung_weights": (*body.hung_weights, *self.experiment.loads)})
 
-    def body_folder(self) -> Path:
-        """Where relative mesh paths of the body start."""
+    def build_body(self) -> Body:
+        """The body with its loads. Raises ExperimentError naming file and field."""
         body = self.experiment.body
-        return (self.path.parent / expanded(str(body))).parent if isinstance(body, Path) else self.path.parent
+        # where relative mesh paths of the body start
+        folder = (self.path.parent / expanded(str(body))).parent if isinstance(body, Path) else self.path.parent
+        try:
+            return self.body_specification().build(folder)
+        except InvalidBodyError as error:
+            raise ExperimentError(f"{self.path}: body: {error}") from error
 
 
 def load_experiment(path: Path) -> ExperimentFile:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -34,10 +35,18 @@ class ModelLibrary:
             for path in sorted(folder.glob("*.npz")):
                 if _body_hash(path) == bare.content_hash:
                     return replace(load_reduced_body(path), body=body)
-        path = self.folders[-1] / f"{bare.name}_{bare.content_hash[:16]}.npz"
-        made = reduce_body(bare, settings, path.with_suffix(".snapshots"))
-        save_reduced_body(path, made)
+        made = make_model(self.folders[-1] / f"{bare.name}_{bare.content_hash[:16]}.npz", bare, settings)
         return replace(made, body=body)
+
+
+def make_model(path: Path, body: Body, settings: ReductionSettings) -> ReducedBody:
+    """Make the reduced model of a body without markers and save it; the snapshots go once it is saved."""
+    snapshots = path.with_suffix(".snapshots")
+    made = reduce_body(body, settings, snapshots)
+    save_reduced_body(path, made)
+    shutil.rmtree(snapshots)
+    # as it is read back, its basis rounded: the first run then computes what every later one does
+    return load_reduced_body(path)
 
 
 def default_library() -> ModelLibrary:

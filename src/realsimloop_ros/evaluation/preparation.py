@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.spatial.transform import Rotation
 
-from realsimloop_ros.body.body import Body, InvalidBodyError
+from realsimloop_ros.body.body import Body
 from realsimloop_ros.body.files import with_markers
-from realsimloop_ros.body.poses import checked_poses, compose, inverse, make_pose, transform_points
+from realsimloop_ros.body.poses import checked_poses, compose, interpolate, inverse, make_pose, transform_points
 from realsimloop_ros.evaluation.c3d import read_c3d
 from realsimloop_ros.evaluation.captures import CaptureError, CaptureWarning, MarkerCapture, PoseTrack
 from realsimloop_ros.evaluation.experiments import (
@@ -71,6 +71,11 @@ class PreparedExperiment:
             mask[slice(*self.release.held)] = True
         return mask
 
+    def grip_poses_at(self, stamp_ns: int) -> NDArray[np.float64]:
+        """Poses (g, 7) of the grips."""
+        poses = [interpolate(track.stamps_ns, track.poses, stamp_ns) for track in self.grips]
+        return np.array(poses).reshape(-1, 7)
+
     @property
     def up(self) -> NDArray[np.float64]:
         """Unit vector (3,) against gravity."""
@@ -92,10 +97,7 @@ def prepare_experiment(path: Path) -> PreparedExperiment:
 def prepare(file: ExperimentFile) -> PreparedExperiment:
     """Bring an experiment's capture into the body's frame and bind its markers to the body."""
     experiment = file.experiment
-    try:
-        body = file.body_specification().build(file.body_folder())
-    except InvalidBodyError as error:
-        raise ExperimentError(f"{file.path}: body: {error}") from error
+    body = file.build_body()
     capture = load_capture(file.capture_path(), topic=experiment.capture.topic, unit=experiment.capture.unit)
     if capture.frame != experiment.capture.frame:
         raise ExperimentError(

@@ -1,4 +1,4 @@
-"""What the nodes of the twin share: the cell, warming up before anything counts, and conditions that last."""
+"""What the nodes of a twin share: the cell, warming up before anything counts, and conditions that last."""
 
 from __future__ import annotations
 
@@ -109,16 +109,15 @@ class Durations:
         return {f"{name}_p50_ms": float(p50), f"{name}_p99_ms": float(p99)}
 
 
-class TwinNode(RuntimeLifecycleNode):
-    """A lifecycle node that reads the cell file, warms up in `on_configure`, and works while it is active.
+class WarmNode(RuntimeLifecycleNode):
+    """A lifecycle node that warms up in `on_configure`, and works while it is active.
 
     A node overrides `warm_up` (everything that compiles) and `connect` (publishers and subscriptions), both called
-    by `on_configure`; it asks `active` before it works. Raises the errors of the cell file.
+    by `on_configure`; it asks `active` before it works.
     """
 
     def __init__(self, name: str, parameters: Sequence[Parameter] = (), **options: Any) -> None:
-        super().__init__(name, (CELL, *parameters), **options)
-        self.cell = load_cell(configuration_file("cells", self.parameters["cell"]))
+        super().__init__(name, parameters, **options)
         self.active = False
         self._conditions: dict[str, tuple[str, float]] = {}
         self._lock = threading.Lock()
@@ -198,3 +197,11 @@ class TwinNode(RuntimeLifecycleNode):
             over = [name for name, (_, last) in self._conditions.items() if now - last > CONDITION_TIME]
         for name in over:
             self.condition_over(name)
+
+
+class TwinNode(WarmNode):
+    """A WarmNode that reads the cell file. Raises the errors of that file."""
+
+    def __init__(self, name: str, parameters: Sequence[Parameter] = (), **options: Any) -> None:
+        super().__init__(name, (CELL, *parameters), **options)
+        self.cell = load_cell(configuration_file("cells", self.parameters["cell"]))
