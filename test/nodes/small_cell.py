@@ -44,8 +44,8 @@ def small_body(markers: dict[str, Sequence[float]] | None = None) -> Body:
     return with_markers(gripped_bar(), {name: np.array(p) for name, p in (markers or {}).items()})
 
 
-def write_cell(folder: Path, body: Body | None = None, cameras: int = 2) -> Path:
-    """The cell file, with the model and the estimator file beside it."""
+def write_cell(folder: Path, body: Body | None = None, cameras: int = 2, wrenches: bool = False) -> Path:
+    """The cell file, with the model and the estimator file beside it. wrenches: the estimator uses them."""
     save_reduced_body(folder / "model.npz", smooth_reduced_body(body or small_body()))
     entries = []
     for k, position in enumerate(([0.0, -0.35, 0.12], [0.1, 0.35, 0.2])[:cameras]):
@@ -84,13 +84,15 @@ def write_cell(folder: Path, body: Body | None = None, cameras: int = 2) -> Path
             "viscosity": {"held": 100.0},
         }
     }
-    estimator = {
+    estimator: dict[str, Any] = {
         "time_step": 1.0 / 60.0,
         "viscous": True,
         "window": 3,
         "images": {"splats": 300, "correlation_length": 1.0, "frames_per_sample": 4.0},
         "zones": zones,
     }
+    if wrenches:
+        estimator["wrenches"] = {"force_deviation": 0.1, "moment_deviation": 0.005, "frames_per_sample": 4.0}
     (folder / "estimator.yaml").write_text(yaml.safe_dump(estimator))
     return folder / "cell.yaml"
 

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
+from geometry_msgs.msg import WrenchStamped
 from rclpy.parameter import Parameter as RosParameter
 from realsimloop.msg import MaterialEstimate, MultiViewFrame
 from visualization_msgs.msg import MarkerArray
 
 from nodes.small_cell import (
+    ARMS,
     SECOND,
     Counterpart,
     context_of,
@@ -38,6 +41,7 @@ from realsimloop_ros.observation.silhouettes import silhouette
 from reduced_bodies import REST_POSES
 
 PERIOD = SECOND // 10
+STEP = SECOND // 125  # of poses and wrenches
 MARKERS = {"a": (0.0, 0.015, 0.0), "b": (0.03, 0.0, 0.015), "c": (-0.04, -0.015, 0.0)}
 
 
@@ -65,13 +69,20 @@ def stamp(k: int) -> int:
     return SECOND + k * PERIOD + 3_000_000 * (k % 2)
 
 
+def wrench_at(stamp_ns: int, arm: int) -> np.ndarray:
+    """Some weight, shared by both arms, and a moment."""
+    return np.array([0.1 * arm, 0.0, -0.9 + 0.05 * np.sin(stamp_ns * 3e-9), 0.0, 0.02 - 0.04 * arm, 0.0])
+
+
 def offline(cell: CellFile, frames: int, markers: bool) -> list[MaterialUpdate]:
-    """What the core makes of the same input, first all poses and then all frames."""
+    """What the core makes of the same input, first all poses and wrenches and then all frames."""
     twin = load_twin(cell)
     core = twin.estimator()
-    for now in range(SECOND, SECOND + (frames + 3) * PERIOD, SECOND // 50):
+    for now in range(SECOND, SECOND + (frames + 3) * PERIOD, STEP):
         for grip, pose in zip(twin.body.grips, poses_at(now), strict=True):
             core.add_grip_pose(grip.name, now, pose)
+        for arm, grip in enumerate(twin.body.grips):
+            core.add_wrench(grip.name, now, wrench_at(now, arm))
     updates = []
     for k in range(frames):
         if markers:
@@ -88,6 +99,8 @@ def offline(cell: CellFile, frames: int, markers: bool) -> list[MaterialUpdate]:
 def path(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
     if "markers" in request.node.name:
         return write_cell(tmp_path, small_body(MARKERS), cameras=0)
+    if "wrenches" in request.node.name:
+        return write_cell(tmp_path, wrenches=True)
     return write_cell(tmp_path)
 
 
@@ -118,7 +131,7 @@ def test_images_give_the_numbers_of_the_core(other: Counterpart, path: Path, pos
     body = small_body()
 
     def send_poses() -> None:
-        for now in range(SECOND, SECOND + (count + 3) * PERIOD, SECOND // 50):
+        for now in range(SECOND, SECOND + (count + 3) * PERIOD, STEP):
             other.send_poses(now, poses_at(now))
 
     with running(Estimator, path, other) as node:
@@ -137,6 +150,51 @@ def test_images_give_the_numbers_of_the_core(other: Counterpart, path: Path, pos
     assert_same(other.received["theta"], expected)
 
 
+@pytest.mark.parametrize("order", ["wrenches first", "wrenches last", "in time"])
+def test_wrenches_give_the_numbers_of_the_core(other: Counterpart, path: Path, order: str) -> None:
+    count = 4
+    expected = offline(other.cell, count, markers=False)
+    observations = other.source(MultiViewFrame, "observation")
+    pulls = [other.source(WrenchStamped, f"{arm}/tcp_wrench") for arm in ARMS]
+    body = small_body()
+
+    def send_wrench(now: int) -> None:
+        for arm, publisher in enumerate(pulls):
+            publisher.publish(cell_messages.wrench_stamped(wrench_at(now, arm), f"{ARMS[arm]}_tool", now))
+
+    stamps = range(SECOND, SECOND + (count + 3) * PERIOD, STEP)
+    with running(Estimator, path, other) as node:
+        if order == "wrenches first":
+            for now in stamps:
+                send_wrench(now)
+        sent = 0
+        for now in stamps:
+            other.send_poses(now, poses_at(now))
+            if sent < count and now >= stamp(sent):
+                views = view(other.cell, body, sent)
+                observations.publish(multi_view_message(views, ("f0", "f1"), body, "world", stamp(sent), 0))
+                sent += 1
+            if order == "in time":
+                send_wrench(now)
+                time.sleep(0.005)  # segments close while their last wrenches are still to come
+        if order == "wrenches last":
+            for now in stamps:
+                send_wrench(now)
+        wait_for(lambda: len(other.received["theta"]) >= len(expected))
+        assert node.diagnostics.drops == {}
+    assert_same(other.received["theta"], expected)
+
+
+def test_wrenches_of_another_frame_are_refused(other: Counterpart, path: Path) -> None:
+    pull = other.source(WrenchStamped, "left/tcp_wrench")
+    with running(Estimator, path, other) as node:
+        pull.publish(cell_messages.wrench_stamped(np.zeros(6), "left_flange", SECOND))
+        wait_for(lambda: node.diagnostics.drops.get("wrong_frame") == 1)
+        assert "left/tcp_wrench: frame_id is 'left_flange', expected 'left_tool'" in warnings_of(node)
+        pull.publish(cell_messages.wrench_stamped(np.full(6, np.nan), "left_tool", SECOND))
+        wait_for(lambda: node.diagnostics.drops.get("non_finite") == 1)
+
+
 def test_markers_give_the_numbers_of_the_core_and_unknown_ones_are_named(other: Counterpart, path: Path) -> None:
     count = 5
     expected = offline(other.cell, count, markers=True)
@@ -144,7 +202,7 @@ def test_markers_give_the_numbers_of_the_core_and_unknown_ones_are_named(other: 
     body = load_twin(other.cell).body
     assert body.markers is not None
     with running(Estimator, path, other) as node:
-        for now in range(SECOND, SECOND + (count + 3) * PERIOD, SECOND // 50):
+        for now in range(SECOND, SECOND + (count + 3) * PERIOD, STEP):
             other.send_poses(now, poses_at(now))
         for k in range(count):
             seen = body.markers.positions(bent(body, k), body.tets)
@@ -179,7 +237,7 @@ def test_observations_that_wait_for_an_arm_are_bounded_and_say_so(other: Counter
             )
             wait_for(lambda k=k: len(node.core.tracks[0].waiting) == min(k + 1, 3))
         wait_for(lambda: node.diagnostics.drops == {"no_grip_pose": 3})
-        assert "observations wait for poses on left/tcp_pose, right/tcp_pose" in warnings_of(node)
+        assert "observations wait for messages on left/tcp_pose, right/tcp_pose" in warnings_of(node)
 
 
 def test_a_clock_that_is_set_back_begins_the_window_anew(other: Counterpart, path: Path) -> None:

@@ -54,7 +54,7 @@ def topics_of_node(node: TwinNode) -> set[tuple[str, str, str]]:
 def test_a_page_lists_the_topics_of_its_node(name: str, context: Context, tmp_path: Path) -> None:
     found: set[tuple[str, str, str]] = set()
     sources = ("images", "markers") if name == "estimator" else ("",)
-    path = write_cell(tmp_path, small_body({"a": (0.0, 0.015, 0.0)}))
+    path = write_cell(tmp_path, small_body({"a": (0.0, 0.015, 0.0)}), wrenches=True)
     for source in sources:
         overrides = [RosParameter("cell", value=str(path))]
         overrides += [RosParameter("source", value=source)] if source else []

@@ -135,9 +135,12 @@ class Track:
         for wrench in self.wrenches.values():
             wrench.forget_before(stamp_ns)
 
-    def grips_known_until(self) -> float:
-        """Stamp, ns, up to which every grip's pose is known, and its wrench where wrenches are used."""
-        streams: list[GripStream | WrenchStream] = list(self.grips.values())
+    def grips_known_until(self, wrench_window_ns: int = 0) -> float:
+        """Stamp, ns, up to which every grip's pose is known, and, where wrenches are used, its mean wrench over a
+        window around the stamp.
+        """
+        newest = [stream.stamps[-1] if stream.stamps else -np.inf for stream in self.grips.values()]
         if self.wrench_likelihood is not None:
-            streams += self.wrenches.values()
-        return min((stream.stamps[-1] if stream.stamps else -np.inf for stream in streams), default=np.inf)
+            half = wrench_window_ns // 2
+            newest += [stream.stamps[-1] - half if stream.stamps else -np.inf for stream in self.wrenches.values()]
+        return min(newest, default=np.inf)

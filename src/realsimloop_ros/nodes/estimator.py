@@ -182,6 +182,7 @@ class Estimator(TwinNode):
             self.core.add_grip_pose(item.grip, item.stamp_ns, item.pose)
             return
         if isinstance(item, _Wrench):
+            self._notice_jump(f"{item.grip} wrench", item.stamp_ns)
             self.core.add_wrench(item.grip, item.stamp_ns, item.wrench)
             return
         try:
