@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from realsimloop_ros.dynamics.stepper import (
+    NON_FINITE,
     StepSettings,
     better_start,
     gradient,
@@ -139,6 +140,8 @@ def rollout(
 
     directions: Material whose fields carry a leading axis p, the directions of the sensitivities
     dz_t = -H^-1 (dr/dmaterial + dr/dpast dpast), H the Hessian at the converged state.
+
+    A step that is NON_FINITE leaves the state as it was: what is not finite stays out of the steps to come.
     """
 
     def one(state: TwinState, poses: Array) -> tuple[TwinState, tuple]:
@@ -163,7 +166,10 @@ def rollout(
             jnp.concatenate([position_tangents(model, frame, tangents)[None], state.past_tangents[:-1]]),
             jnp.stack([tangents, state.latent_tangents[0]]),
         )
-        return following, (latent, tangents, solution.result, solution.iterations)
+        finite = solution.result != NON_FINITE
+        following = jax.tree.map(lambda new, old: jnp.where(finite, new, old), following, state)
+        reached = following.latents[0], following.latent_tangents[0]
+        return following, (*reached, solution.result, solution.iterations)
 
     state, steps = jax.lax.scan(one, state, grip_poses)
     return state, Trajectory(*steps)

@@ -37,14 +37,15 @@ from realsimloop_ros.reduction.model import (
     strain_map,
 )
 
-CONVERGED, MAX_ITERATIONS, NON_FINITE = 0, 1, 2
+# how a step ended; STALLED: no step along Newton's direction lowers the potential
+CONVERGED, MAX_ITERATIONS, NON_FINITE, STALLED = 0, 1, 2, 3
 
 
 class StepSettings(eqx.Module):
     """How time is stepped.
 
     time_step: s; gravity: (3,) m/s^2; mass_damping: 1/s; viscous: whether viscosity is computed at all;
-    move_tolerance: Newton stops when the rms vertex move of an iteration is below it, m.
+    move_tolerance: Newton stops when the rms vertex move of its direction is below it, m.
     """
 
     integrator: Integrator = eqx.field(static=True)
@@ -199,7 +200,7 @@ def minimise(
     material: Material,
     start: Float[Array, " r"],
 ) -> StepSolution:
-    """The latent state (r,) that minimises Phi, from `start`."""
+    """The latent state (r,) that minimises Phi, from `start`: the lowest finite one found, whatever the result."""
 
     def value_of(latent: Array) -> Array:
         return potential(model, settings, problem, material, latent)
@@ -209,12 +210,17 @@ def minimise(
         slope_vector, hessian = gradient_and_hessian(model, settings, problem, material, latent)
         direction = -solve_positive(hessian, slope_vector)
         slope = jnp.dot(slope_vector, direction)
-        # near the minimum a decrease drowns in the rounding of the energy; allow that much
-        slack = 1e3 * jnp.finfo(latent.dtype).eps * (jnp.abs(value) + jnp.abs(slope))
+        # near the minimum a decrease drowns in the rounding of the terms that make up the energy; allow that much
+        inertia, work = 0.5 * problem.stiffness * jnp.dot(latent, latent), jnp.dot(problem.linear, latent)
+        terms = jnp.abs(value - inertia + work) + inertia + jnp.abs(work)
+        slack = 1e3 * jnp.finfo(latent.dtype).eps * terms
+
+        def lower(step: Array, trial: Array) -> Array:
+            return trial <= value + 1e-4 * step * slope + slack
 
         def too_long(search: tuple) -> Array:
             step, trial = search
-            return (~(trial <= value + 1e-4 * step * slope + slack)) & (step > 1e-6)
+            return ~lower(step, trial) & (step > 1e-6)
 
         def halve(search: tuple) -> tuple:
             step = 0.5 * search[0]
@@ -222,16 +228,24 @@ def minimise(
 
         one = jnp.ones((), latent.dtype)
         step, trial = jax.lax.while_loop(too_long, halve, (one, value_of(latent + direction)))
-        return latent + step * direction, trial, count + 1, jnp.linalg.norm(step * direction)
+        found = lower(step, trial)
+        # what is left to go, not what the line search allows: a short step is no sign of a minimum
+        move = jnp.linalg.norm(direction)
+        failed = jnp.where(jnp.isfinite(move), STALLED, NON_FINITE)
+        going_on = jnp.where(found, MAX_ITERATIONS, failed)
+        result = jnp.where(move <= settings.move_tolerance, CONVERGED, going_on)
+        following = jnp.where(found, latent + step * direction, latent)
+        return following, jnp.where(found, trial, value), count + 1, result
 
     def unfinished(carry: tuple) -> Array:
-        _, value, count, move = carry
-        return (move > settings.move_tolerance) & (count < settings.max_iterations) & jnp.isfinite(value)
+        _, _, count, result = carry
+        return (result == MAX_ITERATIONS) & (count < settings.max_iterations)
 
-    first = (start, value_of(start), jnp.zeros((), jnp.int32), jnp.full((), jnp.inf, start.dtype))
-    latent, value, count, move = jax.lax.while_loop(unfinished, iteration, first)
-    finite = jnp.isfinite(value) & jnp.all(jnp.isfinite(latent))
-    result = jnp.where(finite, jnp.where(move <= settings.move_tolerance, CONVERGED, MAX_ITERATIONS), NON_FINITE)
+    value = value_of(start)
+    # from where the potential is not finite there is nothing to descend
+    begin = jnp.where(jnp.isfinite(value), MAX_ITERATIONS, NON_FINITE)
+    first = (start, value, jnp.zeros((), jnp.int32), begin)
+    latent, _, count, result = jax.lax.while_loop(unfinished, iteration, first)
     return StepSolution(latent, result, count)
 
 
