@@ -39,8 +39,8 @@ from realsimloop_ros.estimation.window import (
     Evidence,
     Segment,
     SegmentFrame,
-    frame_vertices,
     gather_evidence,
+    predicted_state,
     simulate,
     with_last_start,
     wrench_term,
@@ -177,7 +177,8 @@ class TwinEstimator:
             # frames at a steady rate then lie in the middle of their segments, away from the cuts
             track.begin_ns = track.waiting[0].stamp_ns - length // 2
         end = track.begin_ns + length
-        if track.waiting[-1].stamp_ns < end or track.grips_known_until() < end:
+        tick = length // self.settings.ticks_per_segment
+        if track.waiting[-1].stamp_ns < end or track.grips_known_until(tick) < end:
             return None
         frames = []
         while track.waiting and track.waiting[0].stamp_ns < end:
@@ -203,7 +204,7 @@ class TwinEstimator:
         track.begin_ns = end
         wrenches = None
         if track.wrench_likelihood is not None:
-            wrenches = track.wrenches_at(end, round(step))
+            wrenches = track.wrenches_at(end, (end - begin) // ticks)
         track.forget_before(end)
         segment = self._roll(track, track.state, end, poses, tuple(frames), wrenches, begins_track)
         while len(track.segments) >= self.settings.window:
@@ -251,7 +252,7 @@ class TwinEstimator:
                 others.append(term)
         for frame in frames:
             for likelihood in track.likelihoods:
-                likelihood.prepare(frame_vertices(track.model, start, run, frame)[0], frame.observation)
+                likelihood.prepare(predicted_state(track.model, self.u, start, run, frame), frame.observation)
         evidence = gather_evidence(track.model, track.likelihoods, self.u, start, run, frames, others)
         return Segment(end_ns, poses, frames, start, end, run, evidence, wrenches, begins_track)
 
@@ -338,12 +339,12 @@ class TwinEstimator:
             return None, False
         # the step within the observable subspace: theta is held along the others, the start is free to follow
         part, _ = self._observable(precision)
-        if part.shape[1] == 0:
-            return np.zeros_like(self.u), False
         observable = block_diag(part, np.eye(len(self.u) - len(self.theta)))
+        if observable.shape[1] == 0:
+            return np.zeros_like(self.u), False
         matrix = observable.T @ (precision + self._prior_precision) @ observable
         step = -observable @ np.linalg.solve(matrix, observable.T @ slope)
-        largest = np.abs(step[: self.space.size]).max()
+        largest = np.abs(step[: self.space.size]).max(initial=0.0)
         limited = bool(largest > self.settings.trust_radius)
         if limited:
             step *= self.settings.trust_radius / largest
@@ -356,7 +357,7 @@ class TwinEstimator:
         p = self.space.size
         start = np.abs(change[p:]) * np.sqrt(np.diag(self._prior_precision)[p:])
         limit = self.settings.relinearise_beyond
-        return bool(np.abs(change[:p]).max() <= limit and start.max(initial=0.0) <= 10.0 * limit)
+        return bool(np.abs(change[:p]).max(initial=0.0) <= limit and start.max(initial=0.0) <= 10.0 * limit)
 
     def _observable(self, precision: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Observable directions of theta and the share of each parameter in them, the start marginalised."""
@@ -410,7 +411,7 @@ class TwinEstimator:
 
     def _refresh_appearance(self) -> None:
         """Let likelihoods adapt to the newest state once u has moved far since they last did."""
-        if np.abs(self.theta - self._refreshed_at).max() <= self.settings.refresh_beyond:
+        if np.abs(self.theta - self._refreshed_at).max(initial=0.0) <= self.settings.refresh_beyond:
             return
         self._refreshed_at = self.theta.copy()
         for track in self.tracks:
@@ -419,9 +420,9 @@ class TwinEstimator:
                 continue
             _, run = simulate(track.model, track.settings, self.space, self.u, newest.start, newest.grip_poses)
             frame = newest.frames[-1]
-            x, _ = frame_vertices(track.model, newest.start, run, frame)
+            predicted = predicted_state(track.model, self.u, newest.start, run, frame)
             for likelihood in track.likelihoods:
-                likelihood.refresh(x, frame.observation)
+                likelihood.refresh(predicted, frame.observation)
             # evidence was gathered against the old appearance
             track.segments = deque(self._roll_anew(track, segment, segment.start) for segment in track.segments)
             track.state = track.segments[-1].end
@@ -454,7 +455,7 @@ class TwinEstimator:
         # to first order at the new u, as the states themselves
         change = jnp.asarray(self.u - segment.evidence.u)
         run = segment.run._replace(latents=segment.run.latents + segment.run.tangents @ change)
-        x, _ = frame_vertices(track.model, segment.start, run, frame)
+        predicted = predicted_state(track.model, self.u, segment.start, run, frame)
         return MaterialUpdate(
             stamp_ns=frame.observation.stamp_ns,
             zone_names=self.space.zone_names,
@@ -469,6 +470,6 @@ class TwinEstimator:
             solve_time_s=seconds,
             latent=np.asarray(run.latents[-1]),
             grip_poses=frame.grip_poses,
-            vertices=x,
+            vertices=predicted.x,
             figures=dict(segment.evidence.figures),
         )

@@ -167,7 +167,8 @@ class EstimatorFile(_Strict):
             sigma_silhouette=images.sigma_silhouette,
             correlation_length=images.correlation_length,
         )
-        appearance = AppearanceSettings(count=images.splats)
+        # colours alone: opacities and scales fitted at a wrong state would bend the silhouette towards it
+        appearance = AppearanceSettings(count=images.splats, opacity_rate=0.0, scale_rate=0.0)
         every: list[Likelihood] = [
             ImageLikelihood(body, noise, appearance, frames_per_sample=images.frames_per_sample)
         ]

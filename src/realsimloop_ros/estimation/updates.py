@@ -46,7 +46,7 @@ class EstimatorSettings:
     model_deviation: dict[str, float] = field(
         default_factory=lambda: {"youngs_modulus": 0.02, "poisson_ratio": 0.004, "viscosity": 0.1}
     )
-    refresh_beyond: float = 0.1
+    refresh_beyond: float = 0.25
 
     def __post_init__(self) -> None:
         for name in ("window", "ticks_per_segment"):

@@ -15,7 +15,7 @@ from realsimloop_ros.dynamics.rollout import Trajectory, TwinState, rollout
 from realsimloop_ros.dynamics.stepper import CONVERGED, StepSettings
 from realsimloop_ros.dynamics.wrench import wrenches_with_tangents
 from realsimloop_ros.estimation.theta import ParameterSpace
-from realsimloop_ros.observation.likelihoods import FrameObservation, Likelihood, LikelihoodTerm
+from realsimloop_ros.observation.likelihoods import FrameObservation, Likelihood, LikelihoodTerm, PredictedState
 from realsimloop_ros.observation.wrench_likelihood import WrenchLikelihood
 from realsimloop_ros.reduction.model import ReducedModel, kinematics, position_tangents, positions
 
@@ -147,10 +147,10 @@ def simulate(
     return rollout(model, settings, material, directions, start, jnp.asarray(grip_poses))
 
 
-def frame_vertices(
-    model: ReducedModel, start: TwinState, run: Trajectory, frame: SegmentFrame
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Vertices and tangents of a rolled-out segment at a frame's stamp."""
+def predicted_state(
+    model: ReducedModel, u: NDArray[np.float64], start: TwinState, run: Trajectory, frame: SegmentFrame
+) -> PredictedState:
+    """State of a segment rolled out at u, at a frame's stamp."""
     if frame.tick == 0:
         before, before_tangents = start.latents[0], start.latent_tangents[0]
     else:
@@ -162,7 +162,7 @@ def frame_vertices(
         jnp.stack([before_tangents, run.tangents[frame.tick]]),
         jnp.asarray(frame.fraction),
     )
-    return np.asarray(x), np.asarray(tangents)
+    return PredictedState(np.asarray(x), np.asarray(tangents), u)
 
 
 def gather_evidence(
@@ -181,8 +181,8 @@ def gather_evidence(
     valid = bool((np.asarray(run.results) == CONVERGED).all())
     if valid:
         for frame in frames:
-            x, tangents = frame_vertices(model, start, run, frame)
-            terms = [likelihood.evaluate(x, tangents, frame.observation) for likelihood in likelihoods]
+            predicted = predicted_state(model, u, start, run, frame)
+            terms = [likelihood.evaluate(predicted, frame.observation) for likelihood in likelihoods]
             for term in terms:
                 if term is not None:
                     loss += term.loss

@@ -162,17 +162,24 @@ class Camera:
         )
         return first, second
 
-    def undistort(self, image: NDArray[Any], nearest: bool = False) -> NDArray[Any]:
+    def undistort(self, image: NDArray[Any]) -> NDArray[Any]:
         """An image (H, W) or (H, W, 3) as `rectified` would have taken it; black where it was not seen.
 
-        nearest: for masks and labels, which must not be interpolated.
         Raises CameraError where the image has another size than the camera.
         """
         self.check_size(image)
         if self.is_rectified:
             return image
         first, second = self.undistortion_maps
-        return cv2.remap(image, first, second, cv2.INTER_NEAREST if nearest else cv2.INTER_LINEAR)
+        return cv2.remap(image, first, second, cv2.INTER_LINEAR)
+
+    def undistort_mask(self, mask: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        """A mask (H, W) of 0 and 255 likewise: 255 where the interpolated mask is above a half.
+
+        Nearest neighbours would not do: with fixed-point maps they are rounded down, which moves every mask by almost
+        half a pixel up and to the left.
+        """
+        return np.where(self.undistort(mask) > 127, np.uint8(255), np.uint8(0))
 
     def check_size(self, image: NDArray[Any]) -> None:
         """Raises CameraError where `image` (H, W, ...) has another size than the camera."""

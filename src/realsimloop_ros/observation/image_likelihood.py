@@ -130,6 +130,14 @@ class ImageTerm:
     cameras: tuple[CameraDiagnostics, ...]
 
 
+@dataclass(frozen=True, eq=False)
+class PaintedCentres:
+    """Where colours are drawn: centres (k, 3), m, and their derivatives (p, k, 3); see likelihoods.PaintAnchor."""
+
+    centres: Array
+    tangents: Array
+
+
 def image_term(
     splats: Splats,
     views: MultiViewImages,
@@ -139,11 +147,13 @@ def image_term(
     tangents_covariances: Array,
     noise: ImageNoise,
     dtype: DTypeLike = np.float32,
+    painted: PaintedCentres | None = None,
 ) -> ImageTerm:
     """The image likelihood of one frame and its derivatives in p directions.
 
     centres (k, 3), covariances (k, 3, 3) from `Splats.place`; tangents (p, k, 3), (p, k, 3, 3) from
-    `Splats.place_tangents`. views: rectified. dtype: of the rasterizer.
+    `Splats.place_tangents`. views: rectified. dtype: of the rasterizer. painted: where the colours are drawn, if
+    not at `centres`.
     """
     directions = len(tangents_centres)
     chosen, refused = _present(views)
@@ -153,6 +163,10 @@ def image_term(
     gaussians = Gaussians(centres, covariances, splats.opacities, splats.colours)
     pinholes = pinhole_views([views.cameras[i] for i in chosen])
     layers = render_tangents(gaussians, pinholes, tangents_centres, tangents_covariances, dtype)
+    if painted is not None:
+        moved = Gaussians(painted.centres, covariances, splats.opacities, splats.colours)
+        coloured = render_tangents(moved, pinholes, painted.tangents, tangents_covariances, dtype)
+        layers[..., :3] = coloured[..., :3]
     parts: list[_ViewPart | None] = [None] * len(chosen)
 
     def evaluate(place: int) -> None:

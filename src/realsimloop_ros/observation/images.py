@@ -70,6 +70,6 @@ def rectify(views: MultiViewImages) -> MultiViewImages:
     return MultiViewImages(
         cameras=tuple(camera.rectified for camera in views.cameras),
         images=np.stack([c.undistort(i) for c, i in zip(views.cameras, views.images, strict=True)]),
-        masks=np.stack([c.undistort(m, nearest=True) for c, m in zip(views.cameras, views.masks, strict=True)]),
+        masks=np.stack([c.undistort_mask(m) for c, m in zip(views.cameras, views.masks, strict=True)]),
         available=views.available,
     )

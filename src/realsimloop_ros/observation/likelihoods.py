@@ -7,14 +7,14 @@ with gradient and Gauss-Newton matrix over those directions. Terms of one frame 
 from __future__ import annotations
 
 import abc
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from realsimloop_ros.body.body import Body
 from realsimloop_ros.observation.appearance import AppearanceSettings, fit_appearance, initialise_splats
-from realsimloop_ros.observation.image_likelihood import ImageNoise, image_term
+from realsimloop_ros.observation.image_likelihood import ImageNoise, PaintedCentres, image_term
 from realsimloop_ros.observation.images import MultiViewImages, rectify
 from realsimloop_ros.observation.splats import Splats
 
@@ -46,20 +46,28 @@ class LikelihoodTerm:
     figures: dict[str, float] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, eq=False)
+class PredictedState:
+    """Where the twin is at a frame's stamp: vertices x (n, 3), m, their derivatives tangents (n, 3, p) along the
+    estimator's coordinates, and those coordinates u (p,)."""
+
+    x: NDArray[np.float64]
+    tangents: NDArray[np.float64]
+    u: NDArray[np.float64]
+
+
 class Likelihood(abc.ABC):
     """One kind of measurement with its noise model."""
 
     @abc.abstractmethod
-    def evaluate(
-        self, x: NDArray[np.float64], tangents: NDArray[np.float64], observation: FrameObservation
-    ) -> LikelihoodTerm | None:
-        """The term at vertices x (n, 3) with derivatives tangents (n, 3, p); None where nothing was measured."""
+    def evaluate(self, predicted: PredictedState, observation: FrameObservation) -> LikelihoodTerm | None:
+        """The term at a predicted state; None where nothing was measured."""
 
-    def prepare(self, x: NDArray[np.float64], observation: FrameObservation) -> bool:
-        """Learn what the likelihood needs from a frame at state x; whether it is ready to be evaluated."""
+    def prepare(self, predicted: PredictedState, observation: FrameObservation) -> bool:
+        """Learn what the likelihood needs from a frame; whether it is ready to be evaluated."""
         return True
 
-    def refresh(self, x: NDArray[np.float64], observation: FrameObservation) -> None:  # noqa: B027
+    def refresh(self, predicted: PredictedState, observation: FrameObservation) -> None:  # noqa: B027
         """Adapt to a state known better than the one `prepare` saw."""
 
 
@@ -89,17 +97,15 @@ class MarkerLikelihood(Likelihood):
         """Marker positions (k, 3), m, for vertices x (n, 3)."""
         return np.einsum("ka,kai->ki", self._attachment.weights, x[self._nodes])
 
-    def evaluate(
-        self, x: NDArray[np.float64], tangents: NDArray[np.float64], observation: FrameObservation
-    ) -> LikelihoodTerm | None:
+    def evaluate(self, predicted: PredictedState, observation: FrameObservation) -> LikelihoodTerm | None:
         measured = observation.marker_positions
         if measured is None:
             return None
         seen = np.asarray(np.isfinite(measured).all(axis=1))
         if not seen.any():
             return None
-        error = (self.predicted(x) - np.where(seen[:, None], measured, 0.0))[seen] / self._deviation
-        jacobian = np.einsum("ka,kaip->kip", self._attachment.weights, tangents[self._nodes])[seen]
+        error = (self.predicted(predicted.x) - np.where(seen[:, None], measured, 0.0))[seen] / self._deviation
+        jacobian = np.einsum("ka,kaip->kip", self._attachment.weights, predicted.tangents[self._nodes])[seen]
         jacobian = jacobian / self._deviation
         size = np.linalg.norm(error, axis=1)
         beyond = size > self._robust_scale
@@ -114,11 +120,48 @@ class MarkerLikelihood(Likelihood):
         )
 
 
+@dataclass(frozen=True, eq=False)
+class PaintAnchor:
+    """The state at which colours were learnt, so that they say nothing about what was assumed then.
+
+    Colours are read off the first images at the predicted state x0(u0). Had u been another, they would have been
+    read off elsewhere: a colour sits on the material point that was believed to be there. So when u moves on, the
+    paint moves on the body by  -F F0^-1 (dc0/du) (u - u0),  and the derivative of a painted centre is
+    dc/du - F F0^-1 dc0/du: without this, a twin started at a wrong stiffness would find its wrong sag confirmed by
+    every later image.
+
+    u: (p,); tangents: (p, k, 3) of the splats' centres; inverse_gradients: (k, 3, 3) F0^-1.
+    """
+
+    u: NDArray[np.float64]
+    tangents: NDArray[np.float64]
+    inverse_gradients: NDArray[np.float64]
+
+    @classmethod
+    def at(cls, splats: Splats, predicted: PredictedState) -> PaintAnchor:
+        """The anchor of colours learnt at a state."""
+        tangents, _ = splats.place_tangents(predicted.x, _directions_first(predicted.tangents))
+        return cls(predicted.u.copy(), tangents, np.linalg.inv(splats.deformation_gradients(predicted.x)))
+
+    def painted(
+        self,
+        splats: Splats,
+        predicted: PredictedState,
+        centres: NDArray[np.float64],
+        tangents: NDArray[np.float64],
+    ) -> PaintedCentres:
+        """Where the colours are when the splats' centres are at `centres` (k, 3) with tangents (p, k, 3)."""
+        carry = splats.deformation_gradients(predicted.x) @ self.inverse_gradients
+        carried = np.einsum("kij,pkj->pki", carry, self.tangents)
+        shift = np.einsum("pki,p->ki", carried, predicted.u - self.u)
+        return PaintedCentres(centres - shift, tangents - carried)
+
+
 class ImageLikelihood(Likelihood):
     """Splats against masked images.
 
-    The splats' appearance is learnt from the first frame and renewed by `refresh`: learnt at a state that was
-    wrong, it would hold later estimates at that state. frames_per_sample: as for markers.
+    The splats' appearance is learnt from the first frame and renewed by `refresh`; see PaintAnchor for what it
+    says about theta. frames_per_sample: as for markers; refresh_iterations: of the fit that renews it.
     """
 
     def __init__(
@@ -128,35 +171,38 @@ class ImageLikelihood(Likelihood):
         appearance: AppearanceSettings | None = None,
         *,
         frames_per_sample: float = 1.0,
+        refresh_iterations: int = 30,
     ) -> None:
         if not (np.isfinite(frames_per_sample) and frames_per_sample > 0.0):
             raise ObservationError(f"images.frames_per_sample: {frames_per_sample}, expected a positive number")
         self._body = body
         self._noise = noise or ImageNoise()
         self._appearance = appearance or AppearanceSettings()
+        self._refreshed = replace(self._appearance, iterations=refresh_iterations)
         self._share = 1.0 / frames_per_sample
-        self._rectified: tuple[MultiViewImages, MultiViewImages] | None = None
+        self._anchor: PaintAnchor | None = None
         self.splats: Splats | None = None
 
-    def prepare(self, x: NDArray[np.float64], observation: FrameObservation) -> bool:
+    def prepare(self, predicted: PredictedState, observation: FrameObservation) -> bool:
         if self.splats is None and observation.views is not None:
             views = observation.views
             if views.available.all() and all(mask.any() for mask in views.masks):
-                self.splats = initialise_splats(self._body, x, rectify(views), self._appearance)
+                self.splats = initialise_splats(self._body, predicted.x, rectify(views), self._appearance)
+                self._anchor = PaintAnchor.at(self.splats, predicted)
         return self.splats is not None or observation.views is None
 
-    def refresh(self, x: NDArray[np.float64], observation: FrameObservation) -> None:
+    def refresh(self, predicted: PredictedState, observation: FrameObservation) -> None:
         if self.splats is not None and observation.views is not None and observation.views.available.all():
-            self.splats = fit_appearance(self.splats, x, rectify(observation.views), self._appearance)
+            self.splats = fit_appearance(self.splats, predicted.x, rectify(observation.views), self._refreshed)
+            self._anchor = PaintAnchor.at(self.splats, predicted)
 
-    def evaluate(
-        self, x: NDArray[np.float64], tangents: NDArray[np.float64], observation: FrameObservation
-    ) -> LikelihoodTerm | None:
-        if observation.views is None or self.splats is None:
+    def evaluate(self, predicted: PredictedState, observation: FrameObservation) -> LikelihoodTerm | None:
+        if observation.views is None or self.splats is None or self._anchor is None:
             return None
-        directions = np.ascontiguousarray(np.moveaxis(tangents, 2, 0))
-        centres, covariances = self.splats.place(x)
-        tangents_centres, tangents_covariances = self.splats.place_tangents(x, directions)
+        centres, covariances = self.splats.place(predicted.x)
+        tangents_centres, tangents_covariances = self.splats.place_tangents(
+            predicted.x, _directions_first(predicted.tangents)
+        )
         term = image_term(
             self.splats,
             rectify(observation.views),
@@ -165,6 +211,7 @@ class ImageLikelihood(Likelihood):
             tangents_centres,
             tangents_covariances,
             self._noise,
+            painted=self._anchor.painted(self.splats, predicted, centres, tangents_centres),
         )
         if not any(camera.used for camera in term.cameras):
             return None
@@ -174,3 +221,8 @@ class ImageLikelihood(Likelihood):
         return LikelihoodTerm(
             self._share * term.loss, self._share * term.gradient, self._share * term.gauss_newton, figures
         )
+
+
+def _directions_first(tangents: NDArray[np.float64]) -> NDArray[np.float64]:
+    """(n, 3, p) to (p, n, 3)."""
+    return np.ascontiguousarray(np.moveaxis(tangents, 2, 0))

@@ -22,7 +22,7 @@ class WrenchLikelihood:
     force_deviation: float = 0.1
     moment_deviation: float = 0.005
     relative_deviation: float = 0.03
-    robust_scale: float = 3.0
+    robust_scale: float = 10.0
     frames_per_sample: float = 4.0
 
     def __post_init__(self) -> None:
