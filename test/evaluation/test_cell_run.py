@@ -136,6 +136,7 @@ def test_a_run_becomes_a_record_with_its_figures(
     assert report.reconstruction.frames == STEPS
     assert report.real_time_factor == 0.25
     assert report.drops == {"camera_sync.late": 3}
+    assert not any("the run ended before" in note for note in report.notes)
     assert report.timing["observation to theta"].p50_ms == pytest.approx(200.0)
     assert report.timing["camera_sync: mask"].p99_ms == pytest.approx(9.0)
     assert report.timing["camera_sync: mask"].count is None
@@ -165,6 +166,17 @@ def test_theta_of_another_body_is_left_out_and_counted(cell: CellFile, twin: Twi
         record = record_live_run(path, cell, twin, provenance("realsimloop demo"))
     assert record.drops["wrong_body"] == 1
     assert len(record.theta.stamps_ns) == 6
+
+
+def test_frames_that_the_run_left_without_an_estimate_are_counted(
+    cell: CellFile, twin: Twin, tmp_path: Path
+) -> None:
+    entries = run_entries(cell, twin)
+    kept = [entry for entry in entries if entry.topic != "theta" or entry.log_ns < START_NS + 12 * STEP_NS]
+    path = write_bag(tmp_path / "bag", kept)
+    with pytest.warns(CellBagWarning, match="ended before 2 frames"):
+        record = record_live_run(path, cell, twin, provenance("realsimloop demo"))
+    assert record.drops["run_ended_before_estimate"] == 2
 
 
 def test_a_run_without_theta_is_an_error_that_tells_what_there_is(

@@ -139,6 +139,10 @@ def record_live_run(
             "record a run of the twin"
         )
     notices.note(prior_note(twin))
+    late = _frames_after_the_end(recording)
+    if late:
+        recording.drops["run_ended_before_estimate"] = late
+        notices.warn(f"{bag}: the run ended before {late} frames were estimated: the estimator was behind")
     timing = {"estimate (one update)": np.array([sample.solve_time for sample in recording.theta])}
     timing |= dict(latencies or _delays(recording))
     result = CellResult(
@@ -233,6 +237,12 @@ def _pictures(
         *camera_pictures(twin, cameras, moments, begin),
         *stress_pictures(twin, cameras, moments, begin),
     )
+
+
+def _frames_after_the_end(recording: CellRecording) -> int:
+    """Frames without theta when the run was over; the very last one only closes the segment before it."""
+    last = recording.theta[-1].stamp_ns
+    return max(0, int((recording.observation_stamps_ns > last).sum()) - 1)
 
 
 def _delays(recording: CellRecording) -> dict[str, NDArray[np.float64]]:

@@ -52,8 +52,10 @@ _FORMAT = "realsimloop-demo-1"
 # images per camera that the cell may be ahead of theta: the estimator needs the next frame to close a segment,
 # and more let the processes work side by side
 AHEAD = 4
-# the first update learns the look of the body, on a machine that is busy with starting the other nodes
-ESTIMATE_TIMEOUT = 120.0
+# s; a machine that is busy with other things is waited for, since a node that died ends the run anyway
+PATIENCE = 600.0
+# s, for the estimates that the cell was ahead of
+SETTLE_TIME = 3.0
 # pictures are drawn for the report, from the images: overlays and surface markers would only cost time
 NOT_RECORDED = ["/rosout", "/parameter_events", ".*/transition_event", "/clock", "/overlay/.*", "/stress_markers"]
 _REFRESH = 0.25  # s
@@ -113,7 +115,9 @@ def demo_graph(out: Path, cell: str, scenario: str, duration: float, seed: int) 
             "virtual_cell": {
                 "truth_directory": str(out / "truth"),
                 "wait_for_estimate": AHEAD,
-                "estimate_timeout": ESTIMATE_TIMEOUT,
+                "estimate_timeout": PATIENCE,
+                "wait_timeout": PATIENCE,
+                "settle_time": SETTLE_TIME,
             },
             "recorder": {"exclude": NOT_RECORDED},
         }
