@@ -8,7 +8,7 @@ from typing import Literal
 import jax.numpy as jnp
 import numpy as np
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError, model_validator
 
 from realsimloop_ros.body.body import Body
 from realsimloop_ros.dynamics.stepper import StepSettings
@@ -16,7 +16,7 @@ from realsimloop_ros.estimation.theta import Parameter, ParameterSpace, Quantity
 from realsimloop_ros.estimation.updates import EstimatorSettings
 from realsimloop_ros.mechanics.full_order import STANDARD_GRAVITY
 from realsimloop_ros.mechanics.integrators import integrator_named
-from realsimloop_ros.mechanics.material import POISSON_RATIO_LIMIT, material_of
+from realsimloop_ros.mechanics.material import POISSON_RATIO_LIMIT, InvalidMaterialError, material_of
 from realsimloop_ros.observation.appearance import AppearanceSettings
 from realsimloop_ros.observation.image_likelihood import ImageNoise
 from realsimloop_ros.observation.likelihoods import ImageLikelihood, Likelihood, MarkerLikelihood
@@ -120,6 +120,9 @@ class EstimatorFile(_Strict):
     # left out where the arms have no wrist sensors
     wrenches: WrenchFile | None = None
 
+    # where it was read from, for what is found wrong later
+    _source: str = PrivateAttr("estimator")
+
     def step_settings(self) -> StepSettings:
         """How time is stepped."""
         return StepSettings(
@@ -137,21 +140,29 @@ class EstimatorFile(_Strict):
         )
 
     def parameter_space(self, body: Body) -> ParameterSpace:
-        """What is estimated of a body. Raises EstimatorFileError for zones that do not match the body's."""
+        """What is estimated of a body.
+
+        Raises EstimatorFileError for zones that do not match the body's and for values that no material has.
+        """
         if set(self.zones) != set(body.zone_names):
-            raise EstimatorFileError(f"zones: {sorted(self.zones)}, but the body's are {sorted(body.zone_names)}")
+            raise EstimatorFileError(
+                f"{self._source}: zones: {sorted(self.zones)}, but the body's are {sorted(body.zone_names)}"
+            )
         ordered = [self.zones[name] for name in body.zone_names]
-        prior = material_of(
-            body,
-            *([getattr(zone, quantity).start for zone in ordered] for quantity in ZoneFile.model_fields),
-        )
-        parameters = []
-        for name, zone in zip(body.zone_names, ordered, strict=True):
-            for quantity in ZoneFile.model_fields:
-                entry = getattr(zone, quantity)
-                if entry.prior is not None:
-                    parameters.append(_parameter(name, quantity, entry))  # type: ignore[arg-type]
-        return ParameterSpace(body.zone_names, tuple(parameters), prior)
+        try:
+            prior = material_of(
+                body,
+                *([getattr(zone, quantity).start for zone in ordered] for quantity in ZoneFile.model_fields),
+            )
+            parameters = []
+            for name, zone in zip(body.zone_names, ordered, strict=True):
+                for quantity in ZoneFile.model_fields:
+                    entry = getattr(zone, quantity)
+                    if entry.prior is not None:
+                        parameters.append(_parameter(name, quantity, entry))  # type: ignore[arg-type]
+            return ParameterSpace(body.zone_names, tuple(parameters), prior)
+        except InvalidMaterialError as error:
+            raise EstimatorFileError(f"{self._source}: zones: {error}") from error
 
     def wrench_likelihood(self) -> WrenchLikelihood | None:
         """Of the wrist wrenches, where they are used."""
@@ -190,11 +201,13 @@ def load_estimator_file(path: Path) -> EstimatorFile:
     if not path.is_file():
         raise EstimatorFileError(f"{path}: does not exist")
     try:
-        return EstimatorFile.model_validate(yaml.safe_load(path.read_text(encoding="utf-8")))
-    except yaml.YAMLError as error:
+        file = EstimatorFile.model_validate(yaml.safe_load(path.read_text(encoding="utf-8")))
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise EstimatorFileError(f"{path}: not valid YAML ({error})") from error
     except ValidationError as error:
         lines = [
             f"{'.'.join(map(str, e['loc'])) or 'file'}: {e['msg']} (got {e['input']!r})" for e in error.errors()
         ]
         raise EstimatorFileError(f"{path}: " + "; ".join(lines)) from error
+    file._source = str(path)
+    return file
