@@ -40,7 +40,7 @@ class EstimatorSettings:
     ticks_per_segment: int = 6
     forgetting: float = 0.972
     trust_radius: float = 0.5
-    relinearise_beyond: float = 0.02
+    relinearise_beyond: float = 0.05
     relinearisations: int = 3
     least_gain: float = 0.25
     model_deviation: dict[str, float] = field(

@@ -176,8 +176,8 @@ class Camera:
     def undistort_mask(self, mask: NDArray[np.uint8]) -> NDArray[np.uint8]:
         """A mask (H, W) of 0 and 255 likewise: 255 where the interpolated mask is above a half.
 
-        Nearest neighbours would not do: with fixed-point maps they are rounded down, which moves every mask by almost
-        half a pixel up and to the left.
+        Nearest neighbours would not do: with fixed-point maps they are rounded down, which moves every mask by
+        almost half a pixel up and to the left.
         """
         return np.where(self.undistort(mask) > 127, np.uint8(255), np.uint8(0))
 

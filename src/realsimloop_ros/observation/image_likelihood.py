@@ -163,14 +163,14 @@ def image_term(
     gaussians = Gaussians(centres, covariances, splats.opacities, splats.colours)
     pinholes = pinhole_views([views.cameras[i] for i in chosen])
     layers = render_tangents(gaussians, pinholes, tangents_centres, tangents_covariances, dtype)
+    outlines = layers[..., 3]
     if painted is not None:
         moved = Gaussians(painted.centres, covariances, splats.opacities, splats.colours)
-        coloured = render_tangents(moved, pinholes, painted.tangents, tangents_covariances, dtype)
-        layers[..., :3] = coloured[..., :3]
+        layers = render_tangents(moved, pinholes, painted.tangents, tangents_covariances, dtype)
     parts: list[_ViewPart | None] = [None] * len(chosen)
 
     def evaluate(place: int) -> None:
-        parts[place] = _evaluate_view(layers[place], views, int(chosen[place]), noise)
+        parts[place] = _evaluate_view(layers[place], outlines[place], views, int(chosen[place]), noise)
 
     run_side_by_side([partial(evaluate, place) for place in range(len(chosen))])
     scale = 1 / noise.pixels_per_sample
@@ -226,7 +226,7 @@ def image_loss_gradient(
     def evaluate(place: int) -> None:
         camera = int(chosen[place])
         layers = rendering.image[place][:, :, None, :]
-        part = parts[place] = _evaluate_view(layers, views, camera, noise)
+        part = parts[place] = _evaluate_view(layers, layers[..., 3], views, camera, noise)
         if part.diagnostics.used:
             kernels.view_image_gradient(
                 layers,
@@ -268,7 +268,7 @@ def measured_noise(rendering: Rendering, views: MultiViewImages, noise: ImageNoi
     squares, horizontal, vertical = [], [], []
     for index in range(len(views.cameras)):
         layers = rendering.image[index][:, :, None, :]
-        part = _evaluate_view(layers, views, index, noise)
+        part = _evaluate_view(layers, layers[..., 3], views, index, noise)
         inside = (views.masks[index] > 0) & (rendering.transmittance[index] < 0.05)
         gain = part.diagnostics.gain if math.isfinite(part.diagnostics.gain) else 1.0
         drawn = gain * rendering.colour[index] + rendering.transmittance[index][..., None] * np.asarray(
@@ -335,8 +335,10 @@ def _present(views: MultiViewImages) -> tuple[NDArray[np.int64], dict[int, Camer
     return np.array([i for i in range(len(views.cameras)) if i not in refused], np.int64), refused
 
 
-def _evaluate_view(layers: NDArray, views: MultiViewImages, index: int, noise: ImageNoise) -> _ViewPart:
-    """Sums over one view. layers (H, W, 1 + p, 4)."""
+def _evaluate_view(
+    layers: NDArray, outline: NDArray, views: MultiViewImages, index: int, noise: ImageNoise
+) -> _ViewPart:
+    """Sums over one view. layers (H, W, 1 + p, 4) for the colours, outline (H, W, 1 + p) for the mask."""
     directions = layers.shape[2] - 1
     # writable: numba would compile anew for the read-only arrays that messages hold
     image = np.require(views.images[index], requirements=["C", "W"])
@@ -359,6 +361,7 @@ def _evaluate_view(layers: NDArray, views: MultiViewImages, index: int, noise: I
         return _ViewPart(diagnostics, 0.0, gradient, hessian, 0.0, 0)
     loss, square, count, outliers = kernels.view_sums(
         layers,
+        outline,
         image,
         mask,
         background,

@@ -76,6 +76,7 @@ def overlap_counts(layers, mask):
 @numba.njit(nogil=True, cache=True)
 def view_sums(
     layers,
+    outline,
     image,
     mask,
     background,
@@ -90,7 +91,9 @@ def view_sums(
 ):
     """Loss of one view, with its first and second (Gauss-Newton) derivatives in the p directions of the layers.
 
-    layers (H, W, 1 + p, 4); gradient (p,), hessian (p, p), gain_column (p,): sum of w dr.C, are added to.
+    layers (H, W, 1 + p, 4): what the colours are compared with; outline (H, W, 1 + p): transmittance that the mask
+    is compared with, and its derivatives; gradient (p,), hessian (p, p), gain_column (p,): sum of w dr.C, are added
+    to.
     Returns loss, squared colour residual, count, and outliers (weight below 1/2) of the pixels that belong to the
     mask or to the predicted body.
     """
@@ -101,9 +104,9 @@ def view_sums(
     silhouette_information = 1.0 / (sigma_silhouette * sigma_silhouette)
     for y in range(layers.shape[0]):
         for x in range(layers.shape[1]):
-            transmittance = layers[y, x, 0, 3]
+            transmittance = outline[y, x, 0]
             seen = mask[y, x] > 0
-            if transmittance >= 1.0 and not seen:
+            if transmittance >= 1.0 and layers[y, x, 0, 3] >= 1.0 and not seen:
                 continue
             square = _residual(layers, image, mask, background, gain, y, x, residual)
             part, weight = robust(square * colour_information, kind, scale)
@@ -123,7 +126,7 @@ def view_sums(
                     slope[j, c] = gain * layers[y, x, 1 + j, c] + d_transmittance * background[c]
                     gradient[j] += weight * residual[c] * slope[j, c]
                     gain_column[j] += weight * slope[j, c] * layers[y, x, 0, c]
-                slope[j, 3] = -d_transmittance
+                slope[j, 3] = -outline[y, x, 1 + j]
                 gradient[j] += edge_weight * silhouette * slope[j, 3]
                 for k in range(j + 1):
                     hessian[j, k] += weight * (
