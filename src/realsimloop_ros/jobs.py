@@ -53,9 +53,7 @@ def _completed(
                 yield waiting[done], done.result()
 
 
-def _on_ray(
-    function: Callable[[Job], Result], jobs: Iterable[Job], address: str
-) -> Iterator[tuple[int, Result]]:
+def _on_ray(function: Callable[[Job], Result], jobs: Iterable[Job], address: str) -> Iterator[tuple[int, Result]]:
     try:
         import ray
     except ImportError as error:
