@@ -6,7 +6,9 @@ import sys
 
 import jax
 
-jax.config.update("jax_enable_x64", True)
+from realsimloop_ros.compute import use_double_precision
+
+use_double_precision()
 jax.config.update("jax_numpy_rank_promotion", "raise")
 
 os.environ.setdefault("AMENT_PREFIX_PATH", sys.prefix)

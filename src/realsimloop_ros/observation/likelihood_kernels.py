@@ -92,8 +92,8 @@ def view_sums(
     """Loss of one view, with its first and second (Gauss-Newton) derivatives in the p directions of the layers.
 
     layers (H, W, 1 + p, 4): what colours are compared with; outline (H, W, 1 + p): transmittance that the mask
-    is compared with, and its derivatives; gradient (p,), hessian (p, p), gain_column (p,): sum of w dr.C, are added
-    to.
+    is compared with, and its derivatives; gradient (p,), hessian (p, p), gain_column (p,): the sum of w dr.C, are
+    added to.
     Returns loss, squared colour residual, count, and outliers (weight below 1/2) of the pixels that belong to the
     mask or to the predicted body.
     """
