@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cache, partial
 from typing import Any
 
 import jax
@@ -164,18 +165,7 @@ def fit_appearance(
         "scale": 0.5 * np.log(variances),
     }
     bounds = start["scale"].min() + np.log(0.25), start["scale"].max() + np.log(3.0)
-    rates = {
-        "colour": optax.adam(settings.colour_rate),
-        "opacity": optax.adam(settings.opacity_rate),
-        "scale": optax.adam(settings.scale_rate),
-    }
-    optimiser = optax.multi_transform(rates, {name: name for name in start})
-
-    @jax.jit
-    def advance(gradient, state, values):
-        change, state = optimiser.update(gradient, state, values)
-        values = optax.apply_updates(values, change)
-        return {**values, "scale": jnp.clip(values["scale"], *bounds)}, state
+    rates = (settings.colour_rate, settings.opacity_rate, settings.scale_rate)
 
     def decode(values: dict[str, Any]) -> Splats:
         scaled = axes * np.exp(np.asarray(values["scale"], np.float64))[:, None, :]
@@ -188,7 +178,7 @@ def fit_appearance(
 
     deformation = splats.deformation_gradients(x)
     values = {name: jnp.asarray(value) for name, value in start.items()}
-    state = optimiser.init(values)
+    state = _optimiser(rates).init(values)
     current = splats
     for _ in range(settings.iterations):
         current = decode(values)
@@ -204,8 +194,24 @@ def fit_appearance(
             "opacity": result.opacities * current.opacities * (1 - current.opacities),
             "scale": along * slope + 2 * settings.scale_weight * drift / drift.size,
         }
-        values, state = advance({name: jnp.asarray(value) for name, value in gradient.items()}, state, values)
+        slopes = {name: jnp.asarray(value) for name, value in gradient.items()}
+        values, state = _descend(rates, bounds, slopes, state, values)
     return decode(values) if settings.iterations else current
+
+
+@cache
+def _optimiser(rates: tuple[float, float, float]) -> optax.GradientTransformation:
+    """Adam with a rate each for colour, opacity and scale."""
+    parts = {name: optax.adam(rate) for name, rate in zip(("colour", "opacity", "scale"), rates, strict=True)}
+    return optax.multi_transform(parts, {name: name for name in parts})
+
+
+@partial(jax.jit, static_argnums=0)
+def _descend(rates, bounds, gradient, state, values):
+    """A step of the optimiser. Compiled once, not per fit: the estimator fits while it runs."""
+    change, state = _optimiser(rates).update(gradient, state, values)
+    values = optax.apply_updates(values, change)
+    return {**values, "scale": jnp.clip(values["scale"], *bounds)}, state
 
 
 def _difference(
