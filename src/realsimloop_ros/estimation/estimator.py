@@ -31,7 +31,9 @@ from realsimloop_ros.dynamics.rollout import (
     with_free_start,
 )
 from realsimloop_ros.dynamics.stepper import CONVERGED
+from realsimloop_ros.estimation.bounded_step import BoundedStep, bounded_step
 from realsimloop_ros.estimation.identifiability import observable_part, without_nuisance
+from realsimloop_ros.estimation.information import Information
 from realsimloop_ros.estimation.theta import ParameterSpace
 from realsimloop_ros.estimation.track import Track
 from realsimloop_ros.estimation.updates import EstimatorSettings, MaterialUpdate, UpdateStatus
@@ -40,6 +42,7 @@ from realsimloop_ros.estimation.window import (
     Segment,
     SegmentFrame,
     gather_evidence,
+    latent_at,
     predicted_state,
     simulate,
     with_last_start,
@@ -72,8 +75,7 @@ class TwinEstimator:
         self._prior_precision = np.diag(np.concatenate([np.diag(space.prior_precision()), 1.0 / starts**2]))
         self._prior_u = self.u.copy()
         # what has left the window, as information about u
-        self._old_precision = np.zeros_like(self._prior_precision)
-        self._old_vector = np.zeros_like(self.u)
+        self._old = Information(len(self.u))
         self._refreshed_at = self.theta.copy()
         self.rejected: dict[str, int] = {}
 
@@ -147,7 +149,11 @@ class TwinEstimator:
     def reset(self, track: int = 0) -> None:
         """Begin the track anew, after a clock jump or a gap; theta and what is known of it stay."""
         for segment in self.tracks[track].segments:
-            self._absorb(segment.evidence)
+            self._old.absorb(segment.evidence, self.settings.forgetting)
+        # the corrections to come are of another start
+        corrections = self._start_coordinates(self.tracks[track])
+        self._old.marginalise(corrections, self._prior_precision)
+        self.u[corrections] = 0.0
         for stream in self.tracks[track].grips.values():
             stream.stamps.clear()
             stream.poses.clear()
@@ -208,7 +214,7 @@ class TwinEstimator:
         track.forget_before(end)
         segment = self._roll(track, track.state, end, poses, tuple(frames), wrenches, begins_track)
         while len(track.segments) >= self.settings.window:
-            self._absorb(track.segments.popleft().evidence)
+            self._old.absorb(track.segments.popleft().evidence, self.settings.forgetting)
         track.segments.append(segment)
         track.state = segment.end
         if not frames:
@@ -228,8 +234,7 @@ class TwinEstimator:
             if int(result) != CONVERGED:
                 self._count("start_not_converged")
         if track.free_start:
-            before = self.tracks[: self.tracks.index(track)]
-            first = self.space.size + sum(len(other.start_deviations) for other in before)
+            first = self._start_coordinates(track).start
             state = with_free_start(track.model, track.settings, at, state, first, track.free_start)
         return state
 
@@ -268,21 +273,18 @@ class TwinEstimator:
             segment.begins_track,
         )
 
-    def _absorb(self, evidence: Evidence) -> None:
-        """Move a segment's evidence out of the window; older knowledge fades."""
-        self._old_precision *= self.settings.forgetting
-        self._old_vector *= self.settings.forgetting
-        if evidence.valid:
-            precision, vector = evidence.information()
-            self._old_precision += precision
-            self._old_vector += vector
+    def _start_coordinates(self, track: Track) -> slice:
+        """Where the start corrections of a track lie in u."""
+        before = self.tracks[: self.tracks.index(track)]
+        first = self.space.size + sum(len(other.start_deviations) for other in before)
+        return slice(first, first + len(track.start_deviations))
 
     def _evidence(self) -> list[Evidence]:
         return [segment.evidence for track in self.tracks for segment in track.segments if segment.evidence.valid]
 
     def _known(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Information on u from data alone: precision and vector."""
-        precision, vector = self._old_precision.copy(), self._old_vector.copy()
+        precision, vector = self._old.precision.copy(), self._old.vector.copy()
         for evidence in self._evidence():
             more = evidence.information()
             precision += more[0]
@@ -292,11 +294,10 @@ class TwinEstimator:
     def _loss(self, u: NDArray[np.float64]) -> float:
         """The window's loss at u by its quadratic model, which is exact where it was rolled out at u."""
         away = u - self._prior_u
-        old = 0.5 * u @ self._old_precision @ u - self._old_vector @ u
         return float(
             sum(evidence.loss_at(u) for evidence in self._evidence())
             + 0.5 * away @ self._prior_precision @ away
-            + old
+            + self._old.loss_at(u)
         )
 
     def _update(self) -> tuple[UpdateStatus, str, float, float]:
@@ -310,14 +311,11 @@ class TwinEstimator:
         status, reason = UpdateStatus.UPDATED, ""
         held = self.u.copy()
         for _ in range(self.settings.relinearisations):
-            change, limited = self._gauss_newton_step()
-            if change is None:
+            step = self._gauss_newton_step()
+            if step is None:
                 return UpdateStatus.HELD_NON_FINITE, "the Gauss-Newton step is not finite", before, before
+            change, limited = step
             if not np.any(change):
-                if np.array_equal(held, self.u):
-                    status, reason = UpdateStatus.HELD_UNOBSERVABLE, "no direction of theta is observable"
-                    if limited:
-                        status, reason = UpdateStatus.HELD_OUT_OF_BOUNDS, "the step would leave the bounds"
                 break
             if limited:
                 reason = "the step was cut at a bound or the trust radius"
@@ -329,35 +327,40 @@ class TwinEstimator:
                     status = UpdateStatus.HELD_LOSS_NOT_REDUCED
                     reason = "rolled out anew, the window's loss did not fall"
                 break
+        held_theta = held[: self.space.size]
+        if status is UpdateStatus.UPDATED and held_theta.size and np.array_equal(held_theta, self.theta):
+            status, reason = UpdateStatus.HELD_UNOBSERVABLE, "no direction of theta is observable"
+            if limited:
+                status, reason = UpdateStatus.HELD_OUT_OF_BOUNDS, "the step would leave the bounds"
+        after = self._loss(self.u)
         self._refresh_appearance()
-        return status, reason, before, self._loss(self.u)
+        return status, reason, before, after
 
-    def _gauss_newton_step(self) -> tuple[NDArray[np.float64] | None, bool]:
+    def _gauss_newton_step(self) -> BoundedStep | None:
+        """The next step of u; None where it is not finite."""
         precision, vector = self._known()
         slope = precision @ self.u - vector + self._prior_precision @ (self.u - self._prior_u)
         if not (np.isfinite(precision).all() and np.isfinite(slope).all()):
-            return None, False
+            return None
         # the step within the observable subspace: theta is held along the others, the start is free to follow
         part, _ = self._observable(precision)
-        observable = block_diag(part, np.eye(len(self.u) - len(self.theta)))
-        if observable.shape[1] == 0:
-            return np.zeros_like(self.u), False
-        matrix = observable.T @ (precision + self._prior_precision) @ observable
-        step = -observable @ np.linalg.solve(matrix, observable.T @ slope)
-        largest = np.abs(step[: self.space.size]).max(initial=0.0)
-        limited = bool(largest > self.settings.trust_radius)
-        if limited:
-            step *= self.settings.trust_radius / largest
-        outside = (self.u + step < self._lower) | (self.u + step > self._upper)
-        bounded = np.where(outside, np.clip(self.u + step, self._lower, self._upper) - self.u, step)
-        return bounded, limited or bool(outside.any())
+        free = len(self.u) - self.space.size
+        radii = np.concatenate([np.full(self.space.size, self.settings.trust_radius), np.full(free, np.inf)])
+        return bounded_step(
+            precision + self._prior_precision,
+            slope,
+            block_diag(part, np.eye(free)),
+            (self._lower - self.u, self._upper - self.u),
+            radii,
+        )
 
     def _small(self, change: NDArray[np.float64]) -> bool:
-        """Whether a change lies within what a linearisation bears."""
+        """Whether a change leaves u within what the window's linearisations bear."""
         p = self.space.size
-        start = np.abs(change[p:]) * np.sqrt(np.diag(self._prior_precision)[p:])
+        away = np.array([self.u + change - evidence.u for evidence in self._evidence()])
+        start = np.abs(away[:, p:]) * np.sqrt(np.diag(self._prior_precision)[p:])
         limit = self.settings.relinearise_beyond
-        return bool(np.abs(change[:p]).max(initial=0.0) <= limit and start.max(initial=0.0) <= 10.0 * limit)
+        return bool(np.abs(away[:, :p]).max(initial=0.0) <= limit and start.max(initial=0.0) <= 10.0 * limit)
 
     def _observable(self, precision: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Observable directions of theta and the share of each parameter in them, the start marginalised."""
@@ -468,7 +471,7 @@ class TwinEstimator:
             loss_after=after,
             frames_used=sum(e.frames for e in self._evidence()),
             solve_time_s=seconds,
-            latent=np.asarray(run.latents[-1]),
+            latent=latent_at(segment.start, run, frame),
             grip_poses=frame.grip_poses,
             vertices=predicted.x,
             figures=dict(segment.evidence.figures),

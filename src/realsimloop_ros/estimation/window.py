@@ -147,22 +147,30 @@ def simulate(
     return rollout(model, settings, material, directions, start, jnp.asarray(grip_poses))
 
 
-def predicted_state(
-    model: ReducedModel, u: NDArray[np.float64], start: TwinState, run: Trajectory, frame: SegmentFrame
-) -> PredictedState:
-    """State of a segment rolled out at u, at a frame's stamp."""
+def ticks_around(start: TwinState, run: Trajectory, frame: SegmentFrame) -> tuple[Array, Array]:
+    """Latent states (2, r) and tangents (2, r, p) at the ticks before and after a frame."""
     if frame.tick == 0:
         before, before_tangents = start.latents[0], start.latent_tangents[0]
     else:
         before, before_tangents = run.latents[frame.tick - 1], run.tangents[frame.tick - 1]
-    x, tangents = observed_vertices(
-        model,
-        jnp.asarray(frame.grip_poses),
-        jnp.stack([before, run.latents[frame.tick]]),
-        jnp.stack([before_tangents, run.tangents[frame.tick]]),
-        jnp.asarray(frame.fraction),
+    return jnp.stack([before, run.latents[frame.tick]]), jnp.stack([before_tangents, run.tangents[frame.tick]])
+
+
+def latent_at(start: TwinState, run: Trajectory, frame: SegmentFrame) -> NDArray[np.float64]:
+    """Latent state (r,) at a frame's stamp."""
+    latents, _ = ticks_around(start, run, frame)
+    return np.asarray((1.0 - frame.fraction) * latents[0] + frame.fraction * latents[1])
+
+
+def predicted_state(
+    model: ReducedModel, u: NDArray[np.float64], start: TwinState, run: Trajectory, frame: SegmentFrame
+) -> PredictedState:
+    """State of a segment rolled out at u, at a frame's stamp."""
+    latents, tangents = ticks_around(start, run, frame)
+    x, moves = observed_vertices(
+        model, jnp.asarray(frame.grip_poses), latents, tangents, jnp.asarray(frame.fraction)
     )
-    return PredictedState(np.asarray(x), np.asarray(tangents), u)
+    return PredictedState(np.asarray(x), np.asarray(moves), u)
 
 
 def gather_evidence(
