@@ -10,6 +10,8 @@ from scipy.linalg import null_space
 
 # a coordinate closer to its bound stands at it: far below what any of them is known to, far above rounding
 _AT_BOUND = 1e-9
+# what rounding makes of a coordinate that should not move; in u and in m nothing depends on so little
+_NO_MOVE = 1e-12
 
 
 class BoundedStep(NamedTuple):
@@ -32,21 +34,20 @@ def bounded_step(
     coordinate that stands at its bound and would leave is held there while the others go on; a step that meets a
     bound or exceeds a radius is shortened as a whole, which keeps it a descent.
     """
-    limited = False
+    at_bound = np.zeros(len(slope), bool)
     while directions.shape[1]:
         within = directions.T @ hessian @ directions
         step = -directions @ np.linalg.solve(within, directions.T @ slope)
+        step[at_bound | (np.abs(step) < _NO_MOVE)] = 0.0
         leaving = ((step < 0.0) & (room[0] >= -_AT_BOUND)) | ((step > 0.0) & (room[1] <= _AT_BOUND))
-        # what the held coordinates keep of a step that should not move them is rounding
-        leaving &= np.abs(directions).max(axis=1) > 1e-9 * np.abs(directions).max()
         if not leaving.any():
             break
-        limited = True
+        at_bound |= leaving
         directions = directions @ null_space(directions[leaving])
     else:
-        return BoundedStep(np.zeros_like(slope), limited)
-    allowed = np.where(step < 0.0, np.minimum(-room[0], radii), np.minimum(room[1], radii))
-    moved = np.abs(step)
-    shares = np.divide(allowed, moved, out=np.ones_like(moved), where=moved > allowed)
+        return BoundedStep(np.zeros_like(slope), bool(at_bound.any()))
+    room_ahead = np.where(step < 0.0, -room[0], room[1])
+    moved, allowed = np.abs(step), np.minimum(room_ahead, radii)
+    shares = np.divide(allowed, moved, out=np.ones_like(moved), where=moved > np.maximum(allowed, 0.0))
     share = float(shares.min(initial=1.0))
-    return BoundedStep(share * step, limited or share < 1.0)
+    return BoundedStep(share * step, bool(at_bound.any()) or share < 1.0)
