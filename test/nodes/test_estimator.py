@@ -6,6 +6,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import jax
+import jax.monitoring
 import numpy as np
 import pytest
 from geometry_msgs.msg import WrenchStamped
@@ -183,6 +185,34 @@ def test_wrenches_give_the_numbers_of_the_core(other: Counterpart, path: Path, o
         wait_for(lambda: len(other.received["theta"]) >= len(expected))
         assert node.diagnostics.drops == {}
     assert_same(other.received["theta"], expected)
+
+
+def test_while_active_nothing_is_compiled_with_wrenches(other: Counterpart, path: Path) -> None:
+    compiled: list[str] = []
+
+    def listen(event: str, _: float, **details: object) -> None:
+        if event.endswith("backend_compile_duration"):
+            compiled.append(event)
+
+    jax.clear_caches()
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    observations = other.source(MultiViewFrame, "observation")
+    pulls = [other.source(WrenchStamped, f"{arm}/tcp_wrench") for arm in ARMS]
+    body, count = small_body(), 6
+    with running(Estimator, path, other):
+        warm = len(compiled)
+        for now in range(SECOND, SECOND + (count + 3) * PERIOD, STEP):
+            other.send_poses(now, poses_at(now))
+            for arm, publisher in enumerate(pulls):
+                publisher.publish(cell_messages.wrench_stamped(wrench_at(now, arm), f"{ARMS[arm]}_tool", now))
+        for k in range(count):
+            observations.publish(
+                multi_view_message(view(other.cell, body, k), ("f0", "f1"), body, "world", stamp(k), 0)
+            )
+        wait_for(lambda: len(other.received["theta"]) >= count - 1)
+        assert len(compiled) == warm
+    assert warm > 0
+    assert {message.status for message in other.received["theta"]} & {MaterialEstimate.STATUS_UPDATED}
 
 
 def test_wrenches_of_another_frame_are_refused(other: Counterpart, path: Path) -> None:

@@ -161,6 +161,16 @@ class TwinEstimator:
             wrench.clear()
         self.tracks[track].clear()
 
+    def exercise(self) -> None:
+        """Take every path that an update may take, so that nothing is left to be compiled. What is estimated is
+        worth nothing afterwards: for a copy that is thrown away, once it has closed a segment with a frame.
+        """
+        change = np.full_like(self.u, 1e-3)
+        self._shift(change)
+        self._relinearise(change)
+        self._refreshed_at = np.full_like(self.theta, np.inf)
+        self._refresh_appearance()
+
     def _count(self, cause: str) -> None:
         self.rejected[cause] = self.rejected.get(cause, 0) + 1
 
