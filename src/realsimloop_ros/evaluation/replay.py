@@ -174,7 +174,7 @@ class _Source:
                 handlers[entries[camera.name]] = pictured(camera, entries[camera.name])
         elif self.cameras:
             handlers["observation"] = lambda _, message: take(intake.observation("observation", message))
-        else:
+        elif self._twin.body.marker_names:
             handlers["markers"] = lambda _, message: take(intake.markers("markers", message))
         read_messages(self._bag, handlers, self._notices)
         self.drops = {**intake.drops, **(sets.dropped if sets is not None else {})}
