@@ -131,8 +131,7 @@ def experiment_estimator(
     rates = [float(np.median(np.diff(prepared.stamps_ns))) * 1e-9 for prepared in experiments]
     settings = EstimatorSettings(
         window=specification.window,
-        # a segment per frame
-        ticks_per_segment=max(1, round(rates[0] / specification.time_step)),
+        ticks_per_segment=max(1, round(specification.frames_per_update * rates[0] / specification.time_step)),
         forgetting=specification.forgetting,
     )
     tracks = [experiment_track(prepared, library) for prepared in experiments]

@@ -161,9 +161,10 @@ class EstimationSpecification(_Strict):
     """How the estimate is made.
 
     marker_noise: m, standard deviation per coordinate, the model's own error included; frames_per_sample:
-    successive frames that share one error; time_step: s; mass_damping: 1/s (Rayleigh); window: frames; forgetting:
-    factor per frame on what left the window, 1 for a material that does not change; free_start: leading shapes in
-    which the start of a released body is estimated; zones: by the zone names of the body.
+    successive frames that share one error; time_step: s; mass_damping: 1/s (Rayleigh); frames_per_update: frames
+    from one theta to the next; window: updates whose frames are looked at again when theta moves; forgetting: factor
+    per update on what left the window, 1 for a material that does not change; free_start: leading shapes in which
+    the start of a released body is estimated; zones: by the zone names of the body.
     """
 
     zones: dict[str, ZoneEstimation] = Field(min_length=1)
@@ -172,7 +173,8 @@ class EstimationSpecification(_Strict):
     integrator: Literal["bdf2", "implicit_euler"] = "bdf2"
     time_step: float = Field(0.005, gt=0.0)
     mass_damping: float = Field(0.0, ge=0.0)
-    window: int = Field(8, ge=1)
+    frames_per_update: int = Field(5, ge=1)
+    window: int = Field(4, ge=1)
     forgetting: float = Field(1.0, gt=0.0, le=1.0)
     free_start: int = Field(4, ge=0)
 
