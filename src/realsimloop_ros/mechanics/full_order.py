@@ -78,7 +78,7 @@ class StepReport:
     factorisations: int
 
 
-class _Samples(eqx.Module):
+class Samples(eqx.Module):
     """Per-sample constants of the compiled functions."""
 
     nodes: Array
@@ -87,11 +87,11 @@ class _Samples(eqx.Module):
     zone: Array
 
 
-def _deformation_gradients(samples: _Samples, x: Float[Array, "n 3"]) -> Float[Array, "s 3 3"]:
+def _deformation_gradients(samples: Samples, x: Float[Array, "n 3"]) -> Float[Array, "s 3 3"]:
     return jnp.einsum("sai,saj->sij", x[samples.nodes], samples.gradients)
 
 
-def _per_sample(samples: _Samples, material: Material) -> tuple[Elasticity, Array]:
+def _per_sample(samples: Samples, material: Material) -> tuple[Elasticity, Array]:
     return (
         Elasticity(material.youngs_modulus[samples.zone], material.poisson_ratio[samples.zone]),
         material.viscosity[samples.zone],
@@ -99,13 +99,14 @@ def _per_sample(samples: _Samples, material: Material) -> tuple[Elasticity, Arra
 
 
 @eqx.filter_jit
-def _strains(samples: _Samples, x: Array) -> Array:
+def sample_strains(samples: Samples, x: Array) -> Array:
+    """Green strain (s, 3, 3) at every sample."""
     return jax.vmap(green_strain)(_deformation_gradients(samples, x))
 
 
 @eqx.filter_jit
 def _potential(
-    law: MaterialLaw, samples: _Samples, material: Material, x: Array, offset: Array, rate: Array
+    law: MaterialLaw, samples: Samples, material: Material, x: Array, offset: Array, rate: Array
 ) -> Array:
     F = _deformation_gradients(samples, x)
     elasticity, viscosity = _per_sample(samples, material)
@@ -114,15 +115,28 @@ def _potential(
     return jnp.dot(samples.volume, density)
 
 
-def _to_vertices(samples: _Samples, piola: Array, vertices: int) -> Array:
+def _to_vertices(samples: Samples, piola: Array, vertices: int) -> Array:
     force = jnp.einsum("s,sij,saj->sai", samples.volume, piola, samples.gradients)
     return jax.ops.segment_sum(force.reshape(-1, 3), samples.nodes.reshape(-1), vertices)
 
 
+def internal_forces(
+    law: MaterialLaw, samples: Samples, material: Material, x: Array, offset: Array, rate: Array
+) -> Float[Array, "n 3"]:
+    """Gradient of elastic energy and viscous potential, N; offset, rate: see laws.viscous_energy."""
+    F = _deformation_gradients(samples, x)
+    elasticity, viscosity = _per_sample(samples, material)
+    piola = jax.vmap(partial(stress, law))(F, elasticity)
+    strain_rate = rate * jax.vmap(green_strain)(F) + offset
+    second = viscosity[:, None, None] * strain_rate
+    return _to_vertices(samples, piola + F @ second, len(x))
+
+
 @eqx.filter_jit
-def _gradient_and_tangent(
-    law: MaterialLaw, samples: _Samples, material: Material, x: Array, offset: Array, rate: Array
+def internal_forces_and_tangent(
+    law: MaterialLaw, samples: Samples, material: Material, x: Array, offset: Array, rate: Array
 ) -> tuple[Array, Array]:
+    """internal_forces (n, 3), N, and the tangents (s, 9, 9), Pa, that they come with."""
     F = _deformation_gradients(samples, x)
     elasticity, viscosity = _per_sample(samples, material)
     piola, tangent = jax.vmap(partial(stress_and_tangent, law))(F, elasticity)
@@ -131,7 +145,7 @@ def _gradient_and_tangent(
 
 
 @eqx.filter_jit
-def _elastic_forces(law: MaterialLaw, samples: _Samples, material: Material, x: Array) -> Array:
+def _elastic_forces(law: MaterialLaw, samples: Samples, material: Material, x: Array) -> Array:
     F = _deformation_gradients(samples, x)
     elasticity, _ = _per_sample(samples, material)
     return _to_vertices(samples, jax.vmap(partial(stress, law))(F, elasticity), len(x))
@@ -174,7 +188,7 @@ class FullOrderSolver:
         self.mass_damping = float(mass_damping)
         self.masses = lumped_masses(body)
         self.quadrature = quadrature(body)
-        self._samples = _Samples(
+        self._samples = Samples(
             jnp.asarray(self.quadrature.nodes),
             jnp.asarray(self.quadrature.gradients),
             jnp.asarray(self.quadrature.volume),
@@ -290,7 +304,7 @@ class FullOrderSolver:
         rate = scheme.rate[0] / h
         past = before.history[: len(scheme.rate) - 1]
         velocity = rate * x + np.tensordot(np.array(scheme.rate[1:]), past, axes=1) / h
-        gradient, _ = _gradient_and_tangent(
+        gradient, _ = internal_forces_and_tangent(
             self.law,
             self._samples,
             material,
@@ -330,7 +344,7 @@ class FullOrderSolver:
         if not np.any(np.asarray(material.viscosity) > 0.0):
             return jnp.zeros((len(self.quadrature.volume), 3, 3))
         weights = np.array(self.integrator.rate[1:]) / self.time_step
-        past = [_strains(self._samples, jnp.asarray(x)) for x in state.history[: len(weights)]]
+        past = [sample_strains(self._samples, jnp.asarray(x)) for x in state.history[: len(weights)]]
         return sum((w * e for w, e in zip(weights.tolist(), past, strict=True)), jnp.zeros_like(past[0]))
 
     def _minimise(
@@ -364,7 +378,7 @@ class FullOrderSolver:
             return start, StepReport(SolveResult.NON_FINITE, 0, np.inf, 0)
         move = np.inf
         for iteration in range(1, self._max_iterations + 1):
-            gradient, tangents = _gradient_and_tangent(
+            gradient, tangents = internal_forces_and_tangent(
                 self.law, self._samples, material, jnp.asarray(x), strain_offset, rate_array
             )
             residual = (np.asarray(gradient) + stiffness[:, None] * x - target).ravel()[free]
