@@ -186,9 +186,9 @@ def bench(
     with console.status("timing; some minutes on two cores"):
         rows, table = rows_of(reduced, 1 / 60, frames, TICKS_PER_FRAME, repetitions)
     console.print(table)
+    versions = f"Python {platform.python_version()}, jax {jax.__version__}"
     console.print(
-        f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}, jax {jax.__version__}; "
-        "medians, 10th to 90th percentile in brackets"
+        f"{os.cpu_count()} cores, {platform.machine()}, {versions}; medians, 10th to 90th percentile in brackets"
     )
     path = out / "reduction.json"
     with atomic_write(path) as temporary:
