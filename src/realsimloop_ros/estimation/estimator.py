@@ -337,11 +337,11 @@ class TwinEstimator:
                     status = UpdateStatus.HELD_LOSS_NOT_REDUCED
                     reason = "rolled out anew, the window's loss did not fall"
                 break
-        held_theta = held[: self.space.size]
-        if status is UpdateStatus.UPDATED and held_theta.size and np.array_equal(held_theta, self.theta):
-            status, reason = UpdateStatus.HELD_UNOBSERVABLE, "no direction of theta is observable"
+        if status is UpdateStatus.UPDATED and np.array_equal(held[: self.space.size], self.theta):
             if limited:
                 status, reason = UpdateStatus.HELD_OUT_OF_BOUNDS, "the step would leave the bounds"
+            elif self.space.size and self._observable(self._known()[0])[0].shape[1] == 0:
+                status, reason = UpdateStatus.HELD_UNOBSERVABLE, "no direction of theta is observable"
         after = self._loss(self.u)
         self._refresh_appearance()
         return status, reason, before, after
