@@ -47,7 +47,7 @@ PARAMETERS = (
     Parameter("rate", "float", "stress fields per second of the states' time, at most", 10.0, "Hz", 0.1),
     Parameter("overlay_rate", "float", "overlays per second of the images' time, at most", 5.0, "Hz", 0.1),
     Parameter("overlay_scale", "int", "width of the overlays, in widths of the camera's", 2, minimum=1, maximum=8),
-    Parameter("overlay_opacity", "float", "of the surface over the image", 0.6, minimum=0.0, maximum=1.0),
+    Parameter("overlay_opacity", "float", "of the surface over the image", 0.75, minimum=0.0, maximum=1.0),
     Parameter("scale", "float", "von Mises stress of the brightest colour; 0: the largest yet", 0.0, "Pa", 0.0),
     Parameter("jump_threshold", "float", "step back of a stamp that means that the clock was set", 1.0, "s", 0.1),
 )
