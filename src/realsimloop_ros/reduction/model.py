@@ -8,6 +8,8 @@ displacement in m and the reduced mass matrix is the total mass times the identi
 from __future__ import annotations
 
 import json
+import zipfile
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -113,11 +115,14 @@ class ReducedBody:
         if self.basis.ndim != 3 or self.basis.shape[:2] != (n, 3):
             raise InvalidModelError(f"basis: shape {self.basis.shape}, expected ({n}, 3, r)")
         if not np.isfinite(self.basis).all():
-            raise InvalidModelError("basis: non-finite numbers; run `realsimloop reduce` anew")
+            raise InvalidModelError("basis: non-finite numbers")
         if np.abs(self.basis[self.body.held_vertices]).max(initial=0.0) > 0.0:
-            raise InvalidModelError("basis: moves held vertices; run `realsimloop reduce` anew")
-        if self.sample_index.shape != self.sample_weight.shape or (self.sample_weight < 0).any():
+            raise InvalidModelError("basis: moves held vertices")
+        if self.sample_index.shape != self.sample_weight.shape or not (self.sample_weight >= 0.0).all():
             raise InvalidModelError("sample_weight: expected one non-negative weight per sample")
+        count = len(self.body.tets) * (4 if self.body.nodes_per_tet == 10 else 1)
+        for index in self.sample_index[(self.sample_index < 0) | (self.sample_index >= count)]:
+            raise InvalidModelError(f"sample_index: {index}, but the body has {count} samples")
 
     def model(self, law: MaterialLaw | None = None) -> ReducedModel:
         """The arrays a step works on; the law is stable neo-Hookean unless another is given."""
@@ -162,11 +167,14 @@ def load_reduced_body(path: Path) -> ReducedBody:
     if not Path(path).is_file():
         raise InvalidModelError(f"reduced model: {path} does not exist; make it with `realsimloop reduce`")
     try:
+        with zipfile.ZipFile(path):
+            pass  # numpy would take other formats too, and leaves a file open that it cannot read
         with np.load(path, allow_pickle=False) as archive:
             arrays = {key: archive[key] for key in archive.files}
         header = json.loads(str(arrays["header"]))
-        if header.get("format") != _FORMAT:
-            raise InvalidModelError(f"format {header.get('format')!r}, expected {_FORMAT!r}")
+        found = header.get("format") if isinstance(header, dict) else None
+        if found != _FORMAT:
+            raise InvalidModelError(f"format {found!r}, expected {_FORMAT!r}")
         body = body_from_arrays(
             {key.removeprefix("body_"): value for key, value in arrays.items() if key.startswith("body_")}
         )
@@ -179,5 +187,5 @@ def load_reduced_body(path: Path) -> ReducedBody:
             arrays["sample_weight"],
             header["card"],
         )
-    except (OSError, EOFError, KeyError, ValueError) as error:
+    except (OSError, EOFError, KeyError, ValueError, zipfile.BadZipFile, zlib.error) as error:
         raise InvalidModelError(f"reduced model: {path}: {error}; run `realsimloop reduce` anew") from error
