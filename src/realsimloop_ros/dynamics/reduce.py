@@ -71,9 +71,13 @@ class HeldOutError:
 def held_out_error(
     body: Body, model: ReducedModel, snapshots: Sequence[Snapshots], integrator: str
 ) -> HeldOutError:
-    """Roll the model out along each trajectory's grip motion and compare with its full-order positions."""
+    """Roll the model out along each trajectory's grip motion and compare with its full-order positions.
+
+    Trajectories of which no step was kept do not judge; without any that do, all errors are infinite.
+    """
     squares, distances, diverged = [], [], 0
-    for trajectory in snapshots:
+    judges = [trajectory for trajectory in snapshots if len(trajectory.kept)]
+    for trajectory in judges:
         settings = StepSettings(
             integrator_named(integrator), trajectory.time_step, gravity=jnp.asarray(trajectory.gravity)
         )
@@ -96,7 +100,7 @@ def held_out_error(
         squares.append((distance**2).mean())
         distances.append(distance.ravel())
     if not distances:
-        return HeldOutError(np.inf, np.inf, np.inf, body.size, diverged, len(snapshots))
+        return HeldOutError(np.inf, np.inf, np.inf, body.size, diverged, len(judges))
     every = np.concatenate(distances)
     return HeldOutError(
         float(np.sqrt(np.mean(squares))),
@@ -104,7 +108,7 @@ def held_out_error(
         float(every.max()),
         body.size,
         diverged,
-        len(snapshots),
+        len(judges),
     )
 
 
