@@ -22,8 +22,9 @@ from rclpy.parameter import Parameter as RosParameter
 
 from realsimloop_ros.body.body import Body, surface_triangles
 from realsimloop_ros.body.files import with_markers
-from realsimloop_ros.nodes.conversions import header, pose_message
+from realsimloop_ros.nodes.conversions import pose_message
 from realsimloop_ros.nodes.discovery import wait_until_ready
+from realsimloop_ros.nodes.message_checks import header
 from realsimloop_ros.nodes.qos import STREAM
 from realsimloop_ros.nodes.runtime import RuntimeNode
 from realsimloop_ros.nodes.twin_node import TwinNode

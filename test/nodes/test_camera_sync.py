@@ -26,7 +26,9 @@ from nodes.small_cell import (
 )
 from realsimloop_ros.body.body import surface_triangles
 from realsimloop_ros.nodes.camera_sync import CameraSync
-from realsimloop_ros.nodes.conversions import image_message, multi_view_from_message, time_message
+from realsimloop_ros.nodes.conversions import multi_view_from_message
+from realsimloop_ros.nodes.image_messages import image_message
+from realsimloop_ros.nodes.message_checks import time_message
 from realsimloop_ros.nodes.qos import CLOCK, IMAGES
 from realsimloop_ros.observation.cell_file import load_cell
 from realsimloop_ros.observation.images import MultiViewImages

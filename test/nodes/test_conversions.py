@@ -18,11 +18,6 @@ from realsimloop_ros.estimation.updates import MaterialUpdate, UpdateStatus
 from realsimloop_ros.mechanics.material import material_of
 from realsimloop_ros.nodes import cell_messages
 from realsimloop_ros.nodes.conversions import (
-    MessageError,
-    calibration_difference,
-    header,
-    image_from_message,
-    image_message,
     markers_from_message,
     material_from_message,
     material_message,
@@ -30,10 +25,11 @@ from realsimloop_ros.nodes.conversions import (
     multi_view_message,
     pose_from_message,
     pose_message,
-    stamp_ns,
     state_from_message,
     state_message,
 )
+from realsimloop_ros.nodes.image_messages import calibration_difference, image_from_message, image_message
+from realsimloop_ros.nodes.message_checks import MessageError, header, stamp_ns
 from realsimloop_ros.observation.cameras import Camera, look_at
 from realsimloop_ros.observation.images import MultiViewImages
 from reduced_bodies import REST_POSES

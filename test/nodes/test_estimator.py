@@ -32,8 +32,9 @@ from realsimloop_ros.body.body import Body, surface_triangles
 from realsimloop_ros.estimation.estimator import MaterialUpdate
 from realsimloop_ros.estimation.twin import load_twin
 from realsimloop_ros.nodes import cell_messages
-from realsimloop_ros.nodes.conversions import multi_view_message, stamp_ns
+from realsimloop_ros.nodes.conversions import multi_view_message
 from realsimloop_ros.nodes.estimator import Estimator
+from realsimloop_ros.nodes.message_checks import stamp_ns
 from realsimloop_ros.nodes.parameters import ParameterError
 from realsimloop_ros.nodes.qos import ESTIMATES
 from realsimloop_ros.observation.cell_file import CellFile, load_cell

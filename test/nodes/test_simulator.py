@@ -24,7 +24,7 @@ from nodes.small_cell import (
 )
 from realsimloop_ros.dynamics.live import LiveTwin
 from realsimloop_ros.estimation.twin import load_twin
-from realsimloop_ros.nodes.conversions import header, stamp_ns, time_message
+from realsimloop_ros.nodes.message_checks import header, stamp_ns, time_message
 from realsimloop_ros.nodes.qos import CLOCK, LATCHED
 from realsimloop_ros.nodes.simulator import Simulator
 from realsimloop_ros.observation.cell_file import load_cell

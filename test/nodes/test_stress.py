@@ -30,7 +30,8 @@ from realsimloop_ros.dynamics.live import LiveState
 from realsimloop_ros.estimation.twin import load_twin
 from realsimloop_ros.mechanics.material import material_of
 from realsimloop_ros.mechanics.stress import stress_field, stress_samples
-from realsimloop_ros.nodes.conversions import StateReading, header, multi_view_message, stamp_ns, state_message
+from realsimloop_ros.nodes.conversions import StateReading, multi_view_message, state_message
+from realsimloop_ros.nodes.message_checks import header, stamp_ns
 from realsimloop_ros.nodes.qos import IMAGES, LATCHED
 from realsimloop_ros.nodes.stress import Stress, vertices_at
 from realsimloop_ros.nodes.stress_marker import SurfaceMarker, colours_of

@@ -15,7 +15,7 @@ from rclpy.parameter import Parameter as RosParameter
 from nodes import small_cell
 from nodes.small_cell import context_of, wait_for, warnings_of, write_cell
 from realsimloop_ros.nodes import twin_node
-from realsimloop_ros.nodes.conversions import MessageError
+from realsimloop_ros.nodes.message_checks import MessageError
 from realsimloop_ros.nodes.twin_node import Durations, OrderedWorker, TwinNode
 from realsimloop_ros.observation.cell_file import CellFileError
 

@@ -27,14 +27,9 @@ from sensor_msgs.msg import CameraInfo, Image
 from realsimloop_ros.body.body import surface_triangles
 from realsimloop_ros.compute import use_double_precision, use_one_core
 from realsimloop_ros.dynamics.live import PoseHistory
-from realsimloop_ros.nodes.conversions import (
-    MessageError,
-    calibration_difference,
-    image_from_message,
-    multi_view_message,
-    pose_from_message,
-    stamp_ns,
-)
+from realsimloop_ros.nodes.conversions import multi_view_message, pose_from_message
+from realsimloop_ros.nodes.image_messages import calibration_difference, image_from_message
+from realsimloop_ros.nodes.message_checks import MessageError, stamp_ns
 from realsimloop_ros.nodes.parameters import Parameter
 from realsimloop_ros.nodes.qos import IMAGES, STREAM
 from realsimloop_ros.nodes.runtime import LatestWorker, run_node

@@ -1,7 +1,6 @@
-"""Messages to arrays and back. Every check of what comes from outside is here.
+"""Messages to arrays and back, with every check of what comes from outside (images alone: image_messages).
 
-Stamps are integer nanoseconds, poses x y z qx qy qz qw in m. What cannot be used raises MessageError, whose
-`cause` is the name under which the node counts it as dropped.
+Stamps are integer nanoseconds, poses x y z qx qy qz qw in m. What cannot be used raises MessageError.
 """
 
 from __future__ import annotations
@@ -11,12 +10,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from builtin_interfaces.msg import Time
 from geometry_msgs.msg import Point, Pose, PoseStamped, Quaternion, WrenchStamped
 from numpy.typing import ArrayLike, NDArray
 from realsimloop.msg import BodyState, MaterialEstimate, MultiViewFrame, StressField
-from sensor_msgs.msg import CameraInfo, Image
-from std_msgs.msg import Header
+from sensor_msgs.msg import Image
 from visualization_msgs.msg import Marker, MarkerArray
 
 from realsimloop_ros.body.body import Body
@@ -25,59 +22,12 @@ from realsimloop_ros.dynamics.live import LiveState
 from realsimloop_ros.estimation.updates import MaterialUpdate
 from realsimloop_ros.mechanics.material import InvalidMaterialError, Material, material_of
 from realsimloop_ros.mechanics.stress import StressField as StressArrays
+from realsimloop_ros.nodes.image_messages import image_from_message, image_message, pixels_of
+from realsimloop_ros.nodes.message_checks import MessageError, check_body, check_frame, header, stamp_ns
 from realsimloop_ros.observation.cameras import Camera
 from realsimloop_ros.observation.images import MultiViewImages
 
-# Bytes per pixel of the encodings that are read.
-_CHANNELS = {"rgb8": 3, "bgr8": 3, "mono8": 1}
-# A calibration that differs by more than this (pixels; or its numbers, for the distortion) is another one.
-_CALIBRATION_TOLERANCE = 1e-3
-
-
-class MessageError(ValueError):
-    """A message that cannot be used. cause: name of the drop; the text names topic, field, value and remedy."""
-
-    def __init__(self, cause: str, text: str) -> None:
-        super().__init__(text)
-        self.cause = cause
-
-
-# --- headers and poses
-
-
-def time_message(stamp_ns: int) -> Time:
-    """A stamp."""
-    seconds, nanoseconds = divmod(stamp_ns, 10**9)
-    return Time(sec=seconds, nanosec=nanoseconds)
-
-
-def stamp_ns(header: Header) -> int:
-    """The stamp of a header, ns."""
-    return header.stamp.sec * 10**9 + header.stamp.nanosec
-
-
-def header(frame: str, stamp: int) -> Header:
-    """A header."""
-    return Header(stamp=time_message(stamp), frame_id=frame)
-
-
-def check_frame(found: Header, expected: str, topic: str) -> None:
-    """Raises MessageError where a message is in another frame than `expected`."""
-    if found.frame_id != expected:
-        raise MessageError(
-            "wrong_frame",
-            f"{topic}: frame_id is {found.frame_id!r}, expected {expected!r}; publish it in that frame",
-        )
-
-
-def check_body(body_hash: str, body: Body, topic: str) -> None:
-    """Raises MessageError where a message speaks of another body."""
-    if body_hash != body.content_hash:
-        raise MessageError(
-            "wrong_body",
-            f"{topic}: body_hash is {body_hash or '(empty)'}, this node's body {body.name!r} has"
-            f" {body.content_hash}; start both nodes with the same cell file and reduced model",
-        )
+# --- poses and wrenches
 
 
 def pose_message(pose: ArrayLike) -> Pose:
@@ -97,9 +47,6 @@ def pose_from_message(message: PoseStamped, frame: str, topic: str) -> tuple[int
     return stamp_ns(message.header), pose
 
 
-# --- images
-
-
 def wrench_from_message(message: WrenchStamped, frame: str, topic: str) -> tuple[int, NDArray[np.float64]]:
     """Stamp, ns, and wrench (6,), N and N m, given in the tool's `frame`. Raises MessageError."""
     check_frame(message.header, frame, topic)
@@ -110,69 +57,6 @@ def wrench_from_message(message: WrenchStamped, frame: str, topic: str) -> tuple
             "non_finite", f"{topic}: wrench {wrench.tolist()} is not finite; check the sensor's driver"
         )
     return stamp_ns(message.header), wrench
-
-
-def image_message(pixels: NDArray[np.uint8], frame: str, stamp: int) -> Image:
-    """An rgb8 image of (H, W, 3), or a mono8 one of (H, W)."""
-    height, width = pixels.shape[:2]
-    encoding = "rgb8" if pixels.ndim == 3 else "mono8"
-    message = Image(header=header(frame, stamp), height=height, width=width, encoding=encoding)
-    message.step = _CHANNELS[encoding] * width
-    # an array takes a hundred times longer: rclpy would check it number by number
-    message.data = pixels.tobytes()
-    return message
-
-
-def image_from_message(message: Image, camera: Camera, topic: str) -> NDArray[np.uint8]:
-    """Pixels, RGB (H, W, 3), of an rgb8, bgr8 or mono8 image of `camera`; not to be written to. Raises
-    MessageError.
-    """
-    pixels = _pixels(message, camera, topic)
-    if message.encoding == "mono8":
-        return np.repeat(pixels[:, :, None], 3, axis=2)
-    return np.ascontiguousarray(pixels[:, :, ::-1]) if message.encoding == "bgr8" else pixels
-
-
-def _pixels(message: Image, camera: Camera, topic: str) -> NDArray[np.uint8]:
-    """(H, W, 3) or (H, W) as encoded."""
-    channels = _CHANNELS.get(message.encoding)
-    if channels is None:
-        raise MessageError(
-            "wrong_encoding",
-            f"{topic}: encoding is {message.encoding!r}, expected one of {', '.join(_CHANNELS)};"
-            " have the driver publish one of these",
-        )
-    if (message.width, message.height) != (camera.width, camera.height):
-        raise MessageError(
-            "wrong_size",
-            f"{topic}: the image is {message.width} x {message.height}, camera {camera.name!r} is calibrated for"
-            f" {camera.width} x {camera.height}; set the driver's resolution, or the cell file's calibration",
-        )
-    row = channels * message.width
-    if message.step < row or len(message.data) != message.step * message.height:
-        raise MessageError(
-            "wrong_size",
-            f"{topic}: step is {message.step} and data has {len(message.data)} bytes, expected a step of at least"
-            f" {row} and step times height ({message.height}) bytes; the message is damaged",
-        )
-    pixels = np.frombuffer(message.data, np.uint8).reshape(message.height, message.step)[:, :row]
-    return pixels.reshape(message.height, message.width, channels) if channels > 1 else pixels
-
-
-def calibration_difference(message: CameraInfo, camera: Camera) -> str:
-    """In words, how a camera_info differs from the cell file's camera; empty where it does not."""
-    if (message.width, message.height) != (camera.width, camera.height):
-        return f"it says {message.width} x {message.height} pixels, the cell file {camera.width} x {camera.height}"
-    if message.distortion_model not in ("", "plumb_bob"):
-        return f"its distortion_model is {message.distortion_model!r}, the cell file's numbers are plumb_bob"
-    given = np.asarray(message.k, dtype=np.float64).reshape(3, 3)
-    if not np.allclose(given, camera.intrinsics, rtol=0.0, atol=_CALIBRATION_TOLERANCE):
-        return f"its k is {given.ravel().tolist()}, the cell file's {camera.intrinsics.ravel().tolist()}"
-    d = np.zeros(5)
-    d[: min(5, len(message.d))] = message.d[:5]
-    if not np.allclose(d, camera.distortion, rtol=0.0, atol=_CALIBRATION_TOLERANCE):
-        return f"its d is {list(message.d)}, the cell file's {camera.distortion.tolist()}"
-    return ""
 
 
 # --- observations
@@ -224,7 +108,7 @@ def multi_view_from_message(
                 "wrong_encoding", f"{topic}: masks.{camera.name} is {mask.encoding!r}, expected 'mono8'"
             )
         images[k] = image_from_message(message.images[place], camera, f"{topic}: images.{camera.name}")
-        masks[k] = _pixels(mask, camera, f"{topic}: masks.{camera.name}")
+        masks[k] = pixels_of(mask, camera, f"{topic}: masks.{camera.name}")
         if ((masks[k] != 0) & (masks[k] != 255)).any():
             raise MessageError(
                 "wrong_mask", f"{topic}: masks.{camera.name} has values other than 0 and 255; threshold it"

@@ -18,12 +18,8 @@ from realsimloop_ros.compute import use_double_precision, use_one_core
 from realsimloop_ros.dynamics.live import LiveTwin
 from realsimloop_ros.estimation.twin import load_twin
 from realsimloop_ros.mechanics.material import Material
-from realsimloop_ros.nodes.conversions import (
-    MessageError,
-    material_from_message,
-    pose_from_message,
-    state_message,
-)
+from realsimloop_ros.nodes.conversions import material_from_message, pose_from_message, state_message
+from realsimloop_ros.nodes.message_checks import MessageError
 from realsimloop_ros.nodes.parameters import Parameter
 from realsimloop_ros.nodes.qos import LATCHED, STREAM
 from realsimloop_ros.nodes.runtime import run_node

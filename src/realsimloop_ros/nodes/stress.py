@@ -27,14 +27,14 @@ from realsimloop_ros.estimation.twin import load_twin
 from realsimloop_ros.mechanics import stress as mechanics
 from realsimloop_ros.mechanics.material import Material
 from realsimloop_ros.nodes.conversions import (
-    MessageError,
     StateReading,
-    image_message,
     material_from_message,
     multi_view_from_message,
     state_from_message,
     stress_message,
 )
+from realsimloop_ros.nodes.image_messages import image_message
+from realsimloop_ros.nodes.message_checks import MessageError
 from realsimloop_ros.nodes.parameters import Parameter
 from realsimloop_ros.nodes.qos import IMAGES, LATCHED, STREAM
 from realsimloop_ros.nodes.runtime import LatestWorker, run_node

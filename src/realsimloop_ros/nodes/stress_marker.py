@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from std_msgs.msg import ColorRGBA
 from visualization_msgs.msg import Marker
 
-from realsimloop_ros.nodes.conversions import header
+from realsimloop_ros.nodes.message_checks import header
 
 # Evenly growing brightness, and readable for people who do not tell red from green.
 _TABLE = cv2.applyColorMap(np.arange(256, dtype=np.uint8)[:, None], cv2.COLORMAP_VIRIDIS)[:, 0, ::-1]

@@ -14,7 +14,7 @@ from rclpy.clock import Clock, ClockType
 from rclpy.lifecycle import LifecycleState, TransitionCallbackReturn
 from rclpy.qos import HistoryPolicy, QoSProfile, ReliabilityPolicy
 
-from realsimloop_ros.nodes.conversions import MessageError
+from realsimloop_ros.nodes.message_checks import MessageError
 from realsimloop_ros.nodes.parameters import Parameter
 from realsimloop_ros.nodes.runtime import USAGE_ERROR, RuntimeLifecycleNode, is_user_error
 from realsimloop_ros.observation.cell_file import load_cell
