@@ -141,6 +141,7 @@ def test_a_run_becomes_a_record_with_its_figures(
     assert report.timing["camera_sync: mask"].p99_ms == pytest.approx(9.0)
     assert report.timing["camera_sync: mask"].count is None
     assert report.timing["estimate (one update)"].p50_ms == pytest.approx(20.0)
+    np.testing.assert_array_equal(record.theta.start_youngs_modulus, [480e3])
     kinds = [picture.kind for picture in record.pictures]
     assert kinds == ["camera"] * 4 + ["stress"]
     # well spread: one in each quarter of the run

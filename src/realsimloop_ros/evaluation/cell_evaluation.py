@@ -66,7 +66,7 @@ def evaluate_cell_bag(
         trace = held_trace(int(replay.grips[0].stamps_ns[0]), twin.body.zone_names, held)
         schedule = [ScheduledTheta(int(replay.grips[0].stamps_ns[0]), held)]
     else:
-        trace = trace_of(samples, twin.body.zone_names)
+        trace = trace_of(samples, twin.body.zone_names, twin.space.prior)
         schedule = [ScheduledTheta(0, twin.space.prior)]
         schedule += [ScheduledTheta(sample.stamp_ns, sample.material) for sample in samples]
         notices.note(prior_note(twin))

@@ -90,7 +90,7 @@ def _read_json(path: Path) -> dict[str, Any]:
 def _reference(zone: str, values: Mapping[str, Any]) -> ZoneReference:
     how = (
         f"{values['method']} From {values['samples']} strains with stretches up to "
-        f"{values['largest_stretch']:.2f}; the fit leaves {100.0 * values['relative_residual']:.1f} % of it."
+        f"{values['largest_stretch']:.2f}; {100.0 * values['relative_residual']:.1f} % of the stress is left."
     )
     return ZoneReference(zone, how, values["youngs_modulus"], values["poisson_ratio"])
 
@@ -148,7 +148,7 @@ def record_live_run(
     result = CellResult(
         title=title or f"{cell.name}, run of the twin beside the cell",
         theta_source="estimate",
-        theta=trace_of(recording.theta, twin.body.zone_names),
+        theta=trace_of(recording.theta, twin.body.zone_names, twin.space.prior),
         materials=[(sample.stamp_ns, sample.material) for sample in recording.theta],
         states=recording.twin,
         frame_stamps_ns=recording.observation_stamps_ns,

@@ -75,8 +75,16 @@ def theta_figure(theta: ThetaTrace, references: tuple[ZoneReference, ...]) -> by
         for panel, title, values, deviations, attribute in panels:
             scale = 1e-3 if attribute == "youngs_modulus" else 1.0
             for k, zone in enumerate(theta.zone_names):
+                start = getattr(theta, f"start_{attribute}")
                 _theta_zone(
-                    panel, x, values[:, k] * scale, deviations[:, k] * scale, zone, ZONES[k % len(ZONES)], scale
+                    panel,
+                    x,
+                    values[:, k] * scale,
+                    deviations[:, k] * scale,
+                    zone,
+                    ZONES[k % len(ZONES)],
+                    scale,
+                    None if start is None else float(start[k]) * scale,
                 )
                 reference = next((entry for entry in references if entry.zone == zone), None)
                 value = None if reference is None else getattr(reference, attribute)
@@ -107,6 +115,7 @@ def _theta_zone(
     zone: str,
     colour: str,
     scale: float,
+    start: float | None,
 ) -> None:
     few = {"marker": "o", "markersize": 4.0} if len(x) < 40 else {}
     known = np.isfinite(deviations)
@@ -120,13 +129,20 @@ def _theta_zone(
         low, high = np.where(known, low, np.nan), np.where(known, high, np.nan)
         panel.fill_between(x, low, high, color=colour, alpha=0.18, linewidth=0, label="95 % band")
     panel.plot(x, values, color=colour, linewidth=2.0, label=zone, **few)  # type: ignore[arg-type]
+    if start is not None and len(x):
+        panel.plot(x[[0, 0]], [start, values[0]], color=colour, linewidth=1.2, dashes=(1, 1.5))
+        panel.plot(x[:1], [start], color=colour, linewidth=0.0, marker="D", markersize=6.0, label="start")
     if known.any():
         # a wide band at the start must not flatten the rest of the curve
         spread_of_values = np.ptp(values) if np.ptp(values) > 0 else 0.1 * abs(values[-1])
         bottom, top = panel.get_ylim()
         settled = 3.0 * 1.96 * float(np.median(deviations[known]))
         reach = max(1.5 * float(spread_of_values), settled)
-        panel.set_ylim(max(bottom, values.min() - reach), min(top, values.max() + reach))
+        bottom, top = max(bottom, values.min() - reach), min(top, values.max() + reach)
+        if start is not None:
+            margin = 0.05 * max(top - bottom, abs(start - values[0]))
+            bottom, top = min(bottom, start - margin), max(top, start + margin)
+        panel.set_ylim(bottom, top)
 
 
 def reconstruction_figure(trace: ReconstructionTrace) -> bytes:

@@ -31,6 +31,7 @@ class ThetaTrace:
     Pa; poisson_ratio, poisson_ratio_std: (u, z). A deviation is inf where the data do not tell the parameter,
     and NaN where it is held. status: u names such as UPDATED; reason: u texts, why it was held. axis: whether
     the updates follow each other in `time`, or are numbered (several recordings estimated together).
+    start_youngs_modulus, start_poisson_ratio: (z,) before the first update; None where that is not told.
     """
 
     zone_names: tuple[str, ...]
@@ -42,11 +43,16 @@ class ThetaTrace:
     status: tuple[str, ...] = ()
     reason: tuple[str, ...] = ()
     axis: Literal["time", "update"] = "time"
+    start_youngs_modulus: NDArray[np.float64] | None = None
+    start_poisson_ratio: NDArray[np.float64] | None = None
 
     def __post_init__(self) -> None:
         shape = (len(self.stamps_ns), len(self.zone_names))
         for name in ("youngs_modulus", "youngs_modulus_std", "poisson_ratio", "poisson_ratio_std"):
             _expect(f"theta.{name}", getattr(self, name), shape)
+        for name in ("start_youngs_modulus", "start_poisson_ratio"):
+            if getattr(self, name) is not None:
+                _expect(f"theta.{name}", getattr(self, name), shape[1:])
         for name in ("status", "reason"):
             if len(getattr(self, name)) not in (0, shape[0]):
                 raise RecordError(f"theta.{name}: {len(getattr(self, name))} entries, expected none or {shape[0]}")

@@ -85,8 +85,10 @@ def held_trace(stamp_ns: int, zone_names: Sequence[str], material: Material) -> 
     )
 
 
-def trace_of(samples: Iterable[ThetaSample], zone_names: Sequence[str]) -> ThetaTrace:
-    """The samples of zones zone_names as a trace. A parameter that is not estimated has the deviation NaN."""
+def trace_of(samples: Iterable[ThetaSample], zone_names: Sequence[str], start: Material) -> ThetaTrace:
+    """The samples of zones zone_names as a trace that begins at `start`. A parameter that is not estimated has the
+    deviation NaN.
+    """
     rows = list(samples)
     zones = tuple(zone_names)
     shape = (len(rows), len(zones))
@@ -107,4 +109,6 @@ def trace_of(samples: Iterable[ThetaSample], zone_names: Sequence[str]) -> Theta
         ratio_deviation,
         tuple(sample.status for sample in rows),
         tuple(sample.reason for sample in rows),
+        start_youngs_modulus=np.array(start.youngs_modulus, np.float64),
+        start_poisson_ratio=np.array(start.poisson_ratio, np.float64),
     )
