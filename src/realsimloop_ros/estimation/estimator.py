@@ -77,6 +77,9 @@ class TwinEstimator:
         # what has left the window, as information about u
         self._old = Information(len(self.u))
         self._refreshed_at = self.theta.copy()
+        # targets whose rollout was refused, with the number of closed segments until which that counts
+        self._refusals: list[tuple[NDArray[np.float64], int]] = []
+        self._closed = 0
         self.rejected: dict[str, int] = {}
 
     @property
@@ -227,6 +230,7 @@ class TwinEstimator:
             self._old.absorb(track.segments.popleft().evidence, self.settings.forgetting)
         track.segments.append(segment)
         track.state = segment.end
+        self._closed += 1
         if not frames:
             return None
         status, reason, before, after = self._update()
@@ -332,7 +336,7 @@ class TwinEstimator:
             if self._small(change):
                 self._shift(change)
                 break
-            if not self._relinearise(change):
+            if self._refused_lately(change) or not self._relinearise(change):
                 if np.array_equal(held, self.u):
                     status = UpdateStatus.HELD_LOSS_NOT_REDUCED
                     reason = "rolled out anew, the window's loss did not fall"
@@ -363,6 +367,16 @@ class TwinEstimator:
             (self._lower - self.u, self._upper - self.u),
             radii,
         )
+
+    def _refused_lately(self, change: NDArray[np.float64]) -> bool:
+        """Whether nearly the same target was rolled out and refused while half of this window was already in it.
+
+        Such a target is refused again without the cost of a rollout: successive frames propose much the same step.
+        """
+        p = self.space.size
+        self._refusals = [(target, left) for target, left in self._refusals if left > self._closed]
+        near = self.settings.relinearise_beyond
+        return any(np.abs((self.u + change - target)[:p]).max() <= near for target, _ in self._refusals)
 
     def _small(self, change: NDArray[np.float64]) -> bool:
         """Whether a change leaves u within what the window's linearisations bear."""
@@ -413,6 +427,7 @@ class TwinEstimator:
             track.segments = deque(rolled)
         lost = sum(s.evidence.valid for segments in kept for s in segments) > len(self._evidence())
         if lost or not self._loss(self.u) < before:
+            self._refusals.append((self.u, self._closed + max(1, self.settings.window // 2)))
             self.u = previous
             for track, segments in zip(self.tracks, kept, strict=True):
                 track.segments = deque(segments)
