@@ -19,6 +19,10 @@ from realsimloop_ros.observation.images import MultiViewImages, rectify
 from realsimloop_ros.observation.splats import Splats
 
 
+# frames for which the first look at the body waits for a camera that brings nothing
+_FRAMES_TO_WAIT = 10
+
+
 class ObservationError(ValueError):
     """A measurement that cannot be used; the message names the field, the value and the remedy."""
 
@@ -141,7 +145,8 @@ class PaintAnchor:
     def at(cls, splats: Splats, predicted: PredictedState) -> PaintAnchor:
         """The anchor of colours learnt at a state."""
         tangents, _ = splats.place_tangents(predicted.x, _directions_first(predicted.tangents))
-        return cls(predicted.u.copy(), tangents, np.linalg.inv(splats.deformation_gradients(predicted.x)))
+        inverse = np.linalg.inv(splats.deformation_gradients(predicted.x)).astype(np.float64)
+        return cls(predicted.u.copy(), tangents, inverse)
 
     def painted(
         self,
@@ -181,19 +186,25 @@ class ImageLikelihood(Likelihood):
         self._refreshed = replace(self._appearance, iterations=refresh_iterations)
         self._share = 1.0 / frames_per_sample
         self._anchor: PaintAnchor | None = None
+        self._waited = 0
         self.splats: Splats | None = None
 
     def prepare(self, predicted: PredictedState, observation: FrameObservation) -> bool:
         if self.splats is None and observation.views is not None:
             views = observation.views
-            if views.available.all() and all(mask.any() for mask in views.masks):
+            seen = views.available & views.masks.any(axis=(1, 2))
+            self._waited += 1
+            # all cameras if they come, else those that have come by then: a dark one must not hold up the others
+            if seen.all() or (seen.any() and self._waited > _FRAMES_TO_WAIT):
+                views = replace(views, available=seen)
                 self.splats = initialise_splats(self._body, predicted.x, rectify(views), self._appearance)
                 self._anchor = PaintAnchor.at(self.splats, predicted)
         return self.splats is not None or observation.views is None
 
     def refresh(self, predicted: PredictedState, observation: FrameObservation) -> None:
-        if self.splats is not None and observation.views is not None and observation.views.available.all():
-            self.splats = fit_appearance(self.splats, predicted.x, rectify(observation.views), self._refreshed)
+        views = observation.views
+        if self.splats is not None and views is not None and views.available.any():
+            self.splats = fit_appearance(self.splats, predicted.x, rectify(views), self._refreshed)
             self._anchor = PaintAnchor.at(self.splats, predicted)
 
     def evaluate(self, predicted: PredictedState, observation: FrameObservation) -> LikelihoodTerm | None:
