@@ -18,7 +18,6 @@ from realsimloop_ros.observation.image_likelihood import ImageNoise, PaintedCent
 from realsimloop_ros.observation.images import MultiViewImages, rectify
 from realsimloop_ros.observation.splats import Splats
 
-
 # frames for which the first look at the body waits for a camera that brings nothing
 _FRAMES_TO_WAIT = 10
 
