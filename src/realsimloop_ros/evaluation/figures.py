@@ -153,9 +153,17 @@ def reconstruction_figure(trace: ReconstructionTrace) -> bytes:
         panel = axes[0, 0]
         if len(errors):
             t = (trace.stamps_ns[rows] - trace.stamps_ns[0]) * 1e-9
-            mean = np.nanmean(errors, axis=1)
-            p95 = np.nanpercentile(errors, 95.0, axis=1)
-            highest = np.nanmax(errors, axis=1)
+            # where time goes back another recording begins: no line joins the two
+            cuts = np.flatnonzero(np.diff(t) < 0.0) + 1
+            mean, p95, highest = (
+                np.insert(figure_of_merit, cuts, np.nan)
+                for figure_of_merit in (
+                    np.nanmean(errors, axis=1),
+                    np.nanpercentile(errors, 95.0, axis=1),
+                    np.nanmax(errors, axis=1),
+                )
+            )
+            t = np.insert(t, cuts, np.nan)
             panel.fill_between(
                 t, 0.0, p95, color=ZONES[0], alpha=0.16, linewidth=0, label="95 % of the points below"
             )
