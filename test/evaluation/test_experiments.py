@@ -5,11 +5,12 @@ import numpy as np
 import pytest
 import yaml
 
+from realsimloop_ros.body.poses import IDENTITY_POSE
 from realsimloop_ros.evaluation import experiments
-from realsimloop_ros.evaluation.bags import bag_writer, message_store
+from realsimloop_ros.evaluation.bags import bag_writer
 from realsimloop_ros.evaluation.captures import CaptureError, CaptureWarning, MarkerCapture
 from realsimloop_ros.evaluation.experiments import DATA_VARIABLE, ExperimentError, load_experiment
-from realsimloop_ros.evaluation.marker_messages import marker_array, write_marker_bag
+from realsimloop_ros.evaluation.marker_messages import marker_array, pose_stamped, write_marker_bag
 from realsimloop_ros.evaluation.preparation import prepare_experiment
 
 CONFIG = Path(__file__).resolve().parents[2] / "config" / "experiments"
@@ -126,24 +127,14 @@ def test_loads_are_hung_on_the_body_of_this_experiment(folder: Path) -> None:
     assert loaded.content_hash != prepare_experiment(write(folder, content())).body.content_hash
 
 
-def pose_message(stamp: int, frame: str, x: float) -> Any:
-    types = message_store().types
-    header = types["std_msgs/msg/Header"](
-        stamp=types["builtin_interfaces/msg/Time"](sec=stamp // 10**9, nanosec=stamp % 10**9), frame_id=frame
-    )
-    pose = types["geometry_msgs/msg/Pose"](
-        position=types["geometry_msgs/msg/Point"](x=x, y=0.0, z=0.0),
-        orientation=types["geometry_msgs/msg/Quaternion"](x=0.0, y=0.0, z=0.0, w=1.0),
-    )
-    return types["geometry_msgs/msg/PoseStamped"](header=header, pose=pose)
-
-
 def test_grips_move_as_their_topics_say(tmp_path: Path) -> None:
     capture = tracks()
     with bag_writer(tmp_path / "bag") as bag:
         for k, stamp in enumerate(capture.stamps_ns.tolist()):
             bag.write("markers", stamp, marker_array(stamp, "capture", capture.names, capture.positions[k]))
-            bag.write("left/tcp_pose", stamp, pose_message(stamp, "capture", 0.001 * k))
+            bag.write(
+                "left/tcp_pose", stamp, pose_stamped(stamp, "capture", np.array([0.001 * k, *IDENTITY_POSE[1:]]))
+            )
     grip = {"name": "left", "frame": "left_tool", "region": {"maximum": [-0.1, None, None]}}
     changes: dict[str, Any] = {"body__fixed": None, "body__grips": [grip]}
     values = content(**changes, capture={"path": "bag", "grips": {"left": "left/tcp_pose"}})

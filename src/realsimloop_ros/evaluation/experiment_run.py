@@ -94,7 +94,7 @@ def evaluate_experiments(
     updates = _estimated(estimator, experiments)
     spent = time.perf_counter() - began
     if held is None:
-        trace = trace_of(map(sample_of_update, updates), zones)
+        trace = trace_of(map(sample_of_update, updates), zones, space.prior)
     else:
         trace = held_trace(origin_ns(experiments[0]), zones, held)
     tracks = [

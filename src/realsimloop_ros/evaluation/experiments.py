@@ -162,9 +162,9 @@ class EstimationSpecification(_Strict):
 
     marker_noise: m, standard deviation per coordinate, the model's own error included; frames_per_sample:
     successive frames that share one error; time_step: s; mass_damping: 1/s (Rayleigh); frames_per_update: frames
-    from one theta to the next; window: updates whose frames are looked at again when theta moves; forgetting: factor
-    per update on what left the window, 1 for a material that does not change; free_start: leading shapes in which
-    the start of a released body is estimated; zones: by the zone names of the body.
+    from one theta to the next; window: updates whose frames are looked at again when theta moves; forgetting:
+    factor per update on what left the window, 1 for a material that does not change; free_start: leading shapes
+    in which the start of a released body is estimated; zones: by the zone names of the body.
     """
 
     zones: dict[str, ZoneEstimation] = Field(min_length=1)

@@ -66,6 +66,20 @@ def marker_array(
     return types[MARKER_ARRAY](markers=markers)
 
 
+def pose_stamped(stamp_ns: int, frame: str, pose: NDArray[np.float64]) -> Any:
+    """A pose (7,) as a PoseStamped."""
+    types = message_store().types
+    stamp = types["builtin_interfaces/msg/Time"](sec=stamp_ns // 10**9, nanosec=stamp_ns % 10**9)
+    x, y, z, *turn = (float(value) for value in pose)
+    return types[POSE_STAMPED](
+        header=types["std_msgs/msg/Header"](stamp=stamp, frame_id=frame),
+        pose=types["geometry_msgs/msg/Pose"](
+            position=types["geometry_msgs/msg/Point"](x=x, y=y, z=z),
+            orientation=types["geometry_msgs/msg/Quaternion"](*turn),
+        ),
+    )
+
+
 def marker_positions(message: Any) -> dict[str, NDArray[np.float64]]:
     """Positions (3,) by name of a MarkerArray (rosbags' or rclpy's); NaN for those that are deleted."""
     found: dict[str, NDArray[np.float64]] = {}

@@ -38,6 +38,7 @@ PARAMETERS = (
     Parameter("wait_for_nodes", "str[]", "nodes that must be ready before the first message", []),
     Parameter("wait_timeout", "float", "longest wait for nodes and subscriptions", 120.0, "s", 0.0),
     Parameter("settle_time", "float", "wait after the last message, for what is still computed", 1.0, "s", 0.0),
+    Parameter("stay", "bool", "stay after the last message, where another node ends the run", False),
 )
 LATCHED_TOPICS = ("/tf_static", "/robot_description")
 
@@ -98,8 +99,12 @@ class BagPlayer(RuntimeNode):
         except BagError as error:
             self.finish(1, str(error))
             return
+        told = f"{self._bag}: played {played} messages"
+        if self.parameters["stay"]:
+            self.get_logger().info(told)
+            return
         self._stopping.wait(self.parameters["settle_time"])
-        self.finish(0, f"{self._bag}: played {played} messages")
+        self.finish(0, told)
 
     def _publish_all(self, messages: Iterator[RawBagMessage]) -> int:
         rate, period = self.parameters["rate"], int(self.parameters["clock_period"] * 1e9)

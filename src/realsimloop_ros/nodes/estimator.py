@@ -16,25 +16,24 @@ from typing import Any, TypeAlias
 import numpy as np
 from geometry_msgs.msg import PoseStamped, WrenchStamped
 from numpy.typing import NDArray
-from realsimloop.msg import MaterialEstimate, MultiViewFrame
+from realsimloop.msg import MultiViewFrame
 from visualization_msgs.msg import MarkerArray
 
 from realsimloop_ros.body.body import surface_triangles
 from realsimloop_ros.compute import use_double_precision, use_one_core
 from realsimloop_ros.estimation.twin import load_twin
-from realsimloop_ros.estimation.updates import MaterialUpdate, UpdateStatus
 from realsimloop_ros.nodes.conversions import (
     MessageError,
     markers_from_message,
-    material_message,
     multi_view_from_message,
     pose_from_message,
     wrench_from_message,
 )
 from realsimloop_ros.nodes.parameters import Parameter, ParameterError
-from realsimloop_ros.nodes.qos import ESTIMATES, STREAM
+from realsimloop_ros.nodes.qos import STREAM
 from realsimloop_ros.nodes.runtime import run_node
-from realsimloop_ros.nodes.twin_node import EVERY_ONE, Durations, OrderedWorker, TwinNode
+from realsimloop_ros.nodes.theta_publisher import ThetaPublisher
+from realsimloop_ros.nodes.twin_node import EVERY_ONE, OrderedWorker, TwinNode
 from realsimloop_ros.observation.image_likelihood import compile_kernels
 from realsimloop_ros.observation.images import MultiViewImages
 from realsimloop_ros.observation.likelihoods import FrameObservation
@@ -98,9 +97,7 @@ class Estimator(TwinNode):
         self._limit = self.parameters["queue_length"] or (50 if self.source == "images" else 2000)
         self.core = self._twin.estimator()
         self._newest: dict[str, int] = {}
-        self._rejected: dict[str, int] = {}
         self._resets = 0
-        self._solve = Durations()
         self._worker: OrderedWorker[_Item] | None = None
 
     def warm_up(self) -> None:
@@ -116,6 +113,7 @@ class Estimator(TwinNode):
                 core.add_wrench(grip.name, k * length // 4, np.zeros(6))
         for k in range(1, 5):
             core.add_observation(self._made_up(k * length, k))
+        core.exercise()
 
     def _made_up(self, stamp_ns: int, seed: int) -> FrameObservation:
         """What would be seen of the body at rest, with noise so that the estimate moves."""
@@ -131,7 +129,7 @@ class Estimator(TwinNode):
 
     def connect(self) -> None:
         """Topics of the cell."""
-        self._thetas = self.create_publisher(MaterialEstimate, "theta", ESTIMATES)
+        self._theta = ThetaPublisher(self, self.core, self.body)
         self._worker = OrderedWorker(
             self,
             self._take,
@@ -191,7 +189,7 @@ class Estimator(TwinNode):
             self.reject(error)
             return
         self._notice_jump("observation", observation.stamp_ns)
-        self._publish(self.core.add_observation(observation))
+        self._theta.publish(self.core.add_observation(observation), resets=self._resets)
         track = self.core.tracks[0]
         if len(track.waiting) > self._limit and track.grips_known_until() < track.waiting[0].stamp_ns:
             track.waiting.popleft()
@@ -226,33 +224,7 @@ class Estimator(TwinNode):
         self._newest[stream] = max(stamp_ns, self._newest.get(stream, stamp_ns))
 
     def _advance(self) -> None:
-        self._publish(self.core.advance())
-
-    def _publish(self, updates: list[MaterialUpdate]) -> None:
-        for update in updates:
-            self._thetas.publish(material_message(update, self.body))
-            self._solve.add(update.solve_time_s)
-            self._report(update)
-
-    def _report(self, update: MaterialUpdate) -> None:
-        for cause, number in self.core.rejected.items():
-            new = number - self._rejected.get(cause, 0)
-            if new:
-                self.diagnostics.count_drop(cause, new)
-            self._rejected[cause] = number
-        if update.status == UpdateStatus.UPDATED:
-            self.condition_over("held")
-        else:
-            self.condition("held", f"theta is held ({update.status.name}): {update.reason}")
-        now = self.get_clock().now().nanoseconds
-        self.diagnostics.report(
-            status=update.status.name,
-            frames_used=update.frames_used,
-            delay_s=(now - update.stamp_ns) * 1e-9,
-            resets=self._resets,
-            **self._solve.figures("solve"),
-            **update.figures,
-        )
+        self._theta.publish(self.core.advance(), resets=self._resets)
 
     def close(self) -> None:
         """Stop estimating."""

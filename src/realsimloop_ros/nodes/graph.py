@@ -6,6 +6,7 @@ The launch files and `realsimloop up` both start what stands here, so no list of
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any
 
 import yaml
 
+from realsimloop_ros.evaluation.experiments import load_experiment
 from realsimloop_ros.resources import PACKAGE, configuration_file, package_prefix, share_directory
 
 ParameterValue = bool | int | float | str | Sequence[bool] | Sequence[int] | Sequence[float] | Sequence[str]
@@ -170,6 +172,7 @@ def dual_arm_graph(
 def replay_graph(
     bag: str,
     cell: str = "dual_arm",
+    experiment: str = "",
     rate: float = 1.0,
     namespace: str = "",
     record: str = "",
@@ -177,23 +180,28 @@ def replay_graph(
 ) -> Graph:
     """The twin beside a recorded bag, with the bag's clock.
 
-    bag: folder or .mcap file; rate: bag seconds per second, 0 is as fast as the subscribers take it.
+    bag: folder or .mcap file; experiment: file of the experiment that the bag is a recording of (path or name in
+    config/experiments), whose estimator then runs in place of a cell's nodes, and ends the run; rate: bag seconds
+    per second, 0 is as fast as the subscribers take it.
     """
     path = Path(bag).expanduser()
     if not path.exists():
         raise GraphError(f"argument bag: {path} does not exist; name a bag folder or a .mcap file")
-    twin = _twin_nodes(str(configuration_file("cells", cell)), namespace) + _recorder(record, namespace)
+    parameters: dict[str, ParameterValue] = {"bag": str(path.resolve()), "rate": rate}
+    if experiment:
+        twin, topics = _experiment_nodes(str(configuration_file("experiments", experiment)), namespace)
+        # a model that is not there yet is made before the first message: some minutes
+        parameters |= {"topics": topics, "stay": True, "wait_timeout": 3600.0}
+    else:
+        twin = _twin_nodes(str(configuration_file("cells", cell)), namespace)
+        parameters["exclude"] = list(TWIN_OUTPUTS)
+    twin += _recorder(record, namespace)
     player = NodeSpecification(
         "bag_player",
         "bag_player",
         namespace=namespace,
-        parameters={
-            "bag": str(path.resolve()),
-            "rate": rate,
-            "exclude": list(TWIN_OUTPUTS),
-            "wait_for_nodes": [node.name for node in twin],
-        },
-        ends_run=True,
+        parameters={**parameters, "wait_for_nodes": [node.name for node in twin]},
+        ends_run=not experiment,
     )
     return Graph("replay", (player, *twin, *_rviz(rviz)))
 
@@ -227,6 +235,12 @@ GRAPHS: Mapping[str, GraphDefinition] = {
         (
             GraphArgument("bag", str, "bag to play: a folder, or a .mcap file"),
             CELL,
+            GraphArgument(
+                "experiment",
+                str,
+                "what the bag records, where it is no cell: an experiment file, or a name in config/experiments",
+                "",
+            ),
             GraphArgument("rate", float, "bag seconds per second; 0: as fast as possible", 1.0),
             NAMESPACE,
             RECORD,
@@ -275,6 +289,19 @@ def _twin_nodes(cell_file: str, namespace: str) -> tuple[NodeSpecification, ...]
         NodeSpecification(name, name, namespace=namespace, parameters={"cell": cell_file, "use_sim_time": True})
         for name in ("camera_sync", "simulator", "estimator", "stress")
     )
+
+
+def _experiment_nodes(file: str, namespace: str) -> tuple[tuple[NodeSpecification, ...], list[str]]:
+    """The estimator of an experiment, and the topics that it needs as regular expressions."""
+    capture = load_experiment(Path(file)).experiment.capture
+    node = NodeSpecification(
+        "estimator",
+        "experiment_estimator",
+        namespace=namespace,
+        parameters={"experiment": file, "use_sim_time": True},
+        ends_run=True,
+    )
+    return (node,), [f"/?{re.escape(topic)}" for topic in (capture.topic, *capture.grips.values())]
 
 
 def _recorder(bag: str, namespace: str) -> tuple[NodeSpecification, ...]:
