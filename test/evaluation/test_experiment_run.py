@@ -183,7 +183,6 @@ def test_a_body_between_moving_grips_is_estimated(tmp_path: Path) -> None:
             bag.write("markers", stamp, marker_array(stamp, "capture", tuple(attached), seen[k]))
     record = evaluate_experiments([path], library=library)
     assert record.theta.youngs_modulus[-1, 0] == pytest.approx(TRUE_MODULUS, rel=0.03)
-    # grips between two stamps are interpolated, which costs a part of the curvature of their motion
     assert np.nanmean(record.reconstruction.errors) < 1e-4
 
 

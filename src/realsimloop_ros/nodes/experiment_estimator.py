@@ -24,7 +24,8 @@ from realsimloop_ros.estimation.estimator import TwinEstimator
 from realsimloop_ros.evaluation.experiment_twin import experiment_estimator, origin_ns, shared_parameters
 from realsimloop_ros.evaluation.model_library import default_library
 from realsimloop_ros.evaluation.preparation import prepare_experiment
-from realsimloop_ros.nodes.conversions import MessageError, markers_from_message, pose_from_message
+from realsimloop_ros.nodes.conversions import markers_from_message, pose_from_message
+from realsimloop_ros.nodes.message_checks import MessageError
 from realsimloop_ros.nodes.parameters import Parameter
 from realsimloop_ros.nodes.runtime import run_node
 from realsimloop_ros.nodes.theta_publisher import ThetaPublisher
