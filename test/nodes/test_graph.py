@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from realsimloop_ros.evaluation.experiments import ExperimentError
+from realsimloop_ros.nodes.discovery import topic_matches
 from realsimloop_ros.nodes.graph import (
     GRAPHS,
     Graph,
@@ -143,3 +145,24 @@ def test_the_launch_files_name_no_node() -> None:
         text = path.read_text()
         assert "launch_description" in text
         assert "executable" not in text
+
+
+def test_a_replay_of_an_experiment_runs_its_estimator_in_place_of_a_cell(bag: str) -> None:
+    graph = build_graph("replay", {"bag": bag, "experiment": "beam_gravity", "record": f"{bag}/new"})
+    assert [node.name for node in graph.nodes] == ["bag_player", "estimator", "recorder"]
+    estimator, player = graph.node("estimator"), graph.node("bag_player")
+    assert Path(node_command(estimator)[0]).name == "experiment_estimator"
+    # the estimator is slower than the recording, so it is the one that knows when all is done
+    assert estimator.ends_run and not player.ends_run
+    assert player.parameters["stay"] is True
+    assert player.parameters["wait_for_nodes"] == ["estimator", "recorder"]
+    assert topic_matches(player.parameters["topics"], "/markers")
+    assert not topic_matches(player.parameters["topics"], "/theta")
+
+
+def test_an_experiment_that_cannot_be_read_starts_nothing(bag: str, tmp_path: Path) -> None:
+    (tmp_path / "drop.yaml").write_text("gravity: [0, 0, -9.81]\n")
+    with pytest.raises(ExperimentError, match=r"drop\.yaml: body: Field required"):
+        build_graph("replay", {"bag": bag, "experiment": str(tmp_path / "drop.yaml")})
+    with pytest.raises(ResourceError, match=r"beam_gone: neither a file nor one of config/experiments: beam_"):
+        build_graph("replay", {"bag": bag, "experiment": "beam_gone"})
