@@ -1,8 +1,9 @@
 """`make bench`: time per step and per window gradient, full order beside reduced, in one run.
 
 Both walk the same grip motion of the shipped dual-arm bar with the same law, time step and integrator. A window
-gradient is a rollout over w frames with the derivatives of every state along log E and nu. Times are medians over
-repetitions, with their tenth and ninetieth percentiles; the ratio is of the medians.
+gradient is a rollout over all steps of w frames together with the derivatives of every state along log E and nu.
+What is compared takes turns, repetition by repetition, so that a machine that is busy for a while is busy for
+all. Times are medians, with their tenth and ninetieth percentiles; ratios are of medians.
 """
 
 from __future__ import annotations
@@ -22,12 +23,15 @@ import numpy as np
 import typer
 from numpy.typing import NDArray
 from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from realsimloop_ros.body.files import atomic_write
-from realsimloop_ros.compute import use_double_precision
+from realsimloop_ros.compute import use_double_precision, use_one_core
 from realsimloop_ros.dynamics.rollout import no_directions, rest_state, rollout
-from realsimloop_ros.dynamics.stepper import StepSettings
+from realsimloop_ros.dynamics.stepper import CONVERGED, StepSettings
+from realsimloop_ros.evaluation.provenance import package_versions
+from realsimloop_ros.mechanics.full_order import SolveResult
 from realsimloop_ros.mechanics.full_order_gradient import DifferentiableFullOrderSolver
 from realsimloop_ros.mechanics.integrators import BDF2
 from realsimloop_ros.mechanics.laws import StableNeoHookean
@@ -36,11 +40,34 @@ from realsimloop_ros.reduction.model import ReducedBody, every_sample, load_redu
 from realsimloop_ros.reduction.snapshots import SnapshotSettings, random_grip_motion
 from realsimloop_ros.resources import share_directory
 
-WINDOW_FRAMES = 8
-TICKS_PER_FRAME = 6
+TIME_STEP = 1.0 / 60.0
 _MATERIAL = Material(np.array([0.24e6]), np.array([0.45]), np.array([0.0]))
 # along log E and nu
 _DIRECTIONS = Material(np.array([[0.24e6], [0.0]]), np.array([[0.0], [1.0]]), np.zeros((2, 1)))
+
+Work = Callable[[], list[float]]
+
+
+class BenchError(RuntimeError):
+    """A measurement that would mean nothing, because what it timed did not come to its end."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What is timed: windows of `frames` frames of `ticks` steps each, `repetitions` times."""
+
+    frames: int
+    ticks: int
+    repetitions: int
+
+    @property
+    def steps(self) -> int:
+        """Steps of a window."""
+        return self.frames * self.ticks
+
+
+# as the estimator of the dual-arm cell is set: 8 frames at 10 Hz, steps at 60 Hz
+USUAL, QUICK = Settings(frames=8, ticks=6, repetitions=8), Settings(frames=1, ticks=3, repetitions=2)
 
 
 @dataclass(frozen=True)
@@ -50,111 +77,124 @@ class Timing:
     samples: NDArray[np.float64]
 
     @property
-    def median(self) -> float:
-        return float(np.median(self.samples))
+    def median_ms(self) -> float:
+        """Median, ms."""
+        return 1e3 * float(np.median(self.samples))
 
-    def text(self) -> str:
-        """Median and spread in ms."""
-        low, high = np.percentile(self.samples, [10, 90])
-        return f"{1e3 * self.median:.2f} ({1e3 * low:.2f} to {1e3 * high:.2f})"
+    def cells(self) -> tuple[str, str]:
+        """Median, and tenth to ninetieth percentile, ms."""
+        low, high = 1e3 * np.percentile(self.samples, [10, 90])
+        return f"{self.median_ms:.3g}", f"{low:.3g} - {high:.3g}"
 
 
-def timed(work: Callable[[], object], repetitions: int) -> Timing:
-    """Durations of repeated calls, after one that compiles."""
+def timed(work: Callable[[], object]) -> float:
+    """Duration of a call, s."""
+    began = time.perf_counter()
     work()
-    samples = []
-    for _ in range(repetitions):
-        began = time.perf_counter()
-        work()
-        samples.append(time.perf_counter() - began)
-    return Timing(np.array(samples))
+    return time.perf_counter() - began
 
 
-def grip_motion(reduced: ReducedBody, time_step: float, steps: int) -> NDArray[np.float64]:
-    """Poses (t, g, 7) of a random motion of both grips."""
-    settings = SnapshotSettings(steps=steps, time_step=time_step, keyframes=2)
+def taking_turns(works: dict[str, Work], repetitions: int, console: Console) -> dict[str, Timing]:
+    """Durations of every work, one after the other in each repetition, after a round that compiles."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    samples: dict[str, list[float]] = {name: [] for name in works}
+    with Progress(*columns, console=console, transient=True) as progress:
+        task = progress.add_task("timing", total=(repetitions + 1) * len(works))
+        for repetition in range(repetitions + 1):
+            for name, work in works.items():
+                progress.update(task, description=f"{name if repetition else name + ', compiling':40}")
+                durations = work()
+                if repetition:
+                    samples[name] += durations
+                progress.advance(task)
+    return {name: Timing(np.array(values)) for name, values in samples.items()}
+
+
+def grip_motion(reduced: ReducedBody) -> NDArray[np.float64]:
+    """Poses (t, g, 7) of both grips passing two random targets in 0.8 s: motions as the model was learnt from."""
+    settings = SnapshotSettings(steps=USUAL.steps, time_step=TIME_STEP, keyframes=2)
     return random_grip_motion(reduced.body, settings, np.random.default_rng(5))
 
 
-def time_reduced(
-    reduced: ReducedBody, time_step: float, poses: NDArray[np.float64], repetitions: int
-) -> tuple[Timing, Timing]:
-    """One step, and one window gradient."""
-    model = reduced.model()
-    settings = StepSettings(BDF2, time_step)
-    path = jnp.asarray(poses)
-    plain = no_directions(1)
-    start, _ = rest_state(model, settings, _MATERIAL, plain, path[0])
-    carried, _ = rest_state(model, settings, _MATERIAL, _DIRECTIONS, path[0])
-    steps = len(poses)
-    whole = timed(
-        lambda: jax.block_until_ready(rollout(model, settings, _MATERIAL, plain, start, path)), repetitions
-    )
-    gradient = timed(
-        lambda: jax.block_until_ready(rollout(model, settings, _MATERIAL, _DIRECTIONS, carried, path)),
-        repetitions,
-    )
-    return Timing(whole.samples / steps), gradient
-
-
-def time_full_order(
-    reduced: ReducedBody, time_step: float, poses: NDArray[np.float64], repetitions: int
-) -> tuple[Timing, Timing]:
-    """One step, and one window gradient (its steps timed over the motion's beginning and scaled to its length)."""
+def full_order_works(reduced: ReducedBody, poses: NDArray[np.float64]) -> tuple[Work, Work]:
+    """Steps one by one, and a window gradient, in full space."""
     solver = DifferentiableFullOrderSolver(
-        reduced.body, StableNeoHookean(), time_step=time_step, integrator=BDF2, move_tolerance=1e-8
+        reduced.body, StableNeoHookean(), time_step=TIME_STEP, integrator=BDF2, move_tolerance=1e-8
     )
     first, _ = solver.static_state(_MATERIAL, poses[0])
-    steps, gradients = [], []
-    for repetition in range(repetitions + 1):
-        state = first
-        tangents = np.zeros((*state.history.shape, 2))
+
+    def checked(result: SolveResult) -> None:
+        if result is not SolveResult.CONVERGED:
+            raise BenchError(f"full order: a step ended as {result.name}")
+
+    def steps() -> list[float]:
+        state, durations = first, []
         for pose in poses:
             began = time.perf_counter()
-            plain, _ = solver.step(state, _MATERIAL, pose)
-            middle = time.perf_counter()
-            state, tangents, _ = solver.step_with_tangents(state, tangents, _MATERIAL, _DIRECTIONS, pose)
-            ended = time.perf_counter()
-            if repetition:
-                steps.append(middle - began)
-                gradients.append(ended - middle)
-            assert np.isfinite(plain.positions).all()
-    per_window = np.array(gradients).reshape(repetitions, len(poses)).sum(axis=1)
-    return Timing(np.array(steps)), Timing(per_window)
+            state, report = solver.step(state, _MATERIAL, pose)
+            durations.append(time.perf_counter() - began)
+            checked(report.result)
+        return durations
+
+    def window() -> None:
+        state, tangents = first, np.zeros((*first.history.shape, 2))
+        for pose in poses:
+            state, tangents, report = solver.step_with_tangents(state, tangents, _MATERIAL, _DIRECTIONS, pose)
+            checked(report.result)
+
+    return steps, lambda: [timed(window)]
 
 
-def rows_of(
-    reduced: ReducedBody, time_step: float, frames: int, ticks: int, repetitions: int
-) -> tuple[list[dict], Table]:
-    """Measurements with the shipped cubature and with all samples, and their table."""
-    poses = grip_motion(reduced, time_step, frames * ticks)
-    full_step, full_gradient = time_full_order(reduced, time_step, poses, max(1, repetitions // 5))
+def reduced_works(reduced: ReducedBody, poses: NDArray[np.float64]) -> tuple[Work, Work]:
+    """A step, as part of a window, and a window gradient, of a reduced model."""
+    model, settings, path = reduced.model(), StepSettings(BDF2, TIME_STEP), jnp.asarray(poses)
+    material = Material(*map(jnp.asarray, _MATERIAL))
+
+    def window(directions: Material) -> Callable[[], None]:
+        start, _ = rest_state(model, settings, material, directions, path[0])
+
+        def run() -> None:
+            end = jax.block_until_ready(rollout(model, settings, material, directions, start, path))
+            if (np.asarray(end[1].results) != CONVERGED).any():
+                raise BenchError("reduced: a step did not converge")
+
+        return run
+
+    plain, derived = window(no_directions(1)), window(Material(*map(jnp.asarray, _DIRECTIONS)))
+    return lambda: [timed(plain) / len(poses)], lambda: [timed(derived)]
+
+
+def measured(reduced: ReducedBody, settings: Settings, console: Console) -> tuple[list[dict], Table]:
+    """Rows of reduction.json, with the shipped cubature and with all samples, and their table."""
+    poses = grip_motion(reduced)[: settings.steps]
     complete = ReducedBody(reduced.body, reduced.basis, *every_sample(reduced.body), reduced.card)
+    bodies = {"cubature": reduced, "all_samples": complete}
+    works: dict[str, Work] = {}
+    works["full order, step"], works["full order, window gradient"] = full_order_works(reduced, poses)
+    for label, body in bodies.items():
+        works[f"{label}, step"], works[f"{label}, window gradient"] = reduced_works(body, poses)
+    timings = taking_turns(works, settings.repetitions, console)
+
     table = Table(
-        "model",
-        "step",
-        "window gradient",
-        "ratio, step",
-        "ratio, gradient",
         title=(
-            f"{reduced.body.name}: {len(reduced.body.tets)} quadratic tets, "
-            f"window of {frames} frames of {ticks} steps; ms"
-        ),
+            f"{reduced.body.name}: {len(reduced.body.rest_positions)} vertices, {len(reduced.body.tets)} tets; "
+            f"ms; window: {settings.frames} x {settings.ticks} steps"
+        )
     )
-    table.add_row("full order", full_step.text(), full_gradient.text(), "1", "1")
+    for heading in ("", "step", "p10 - p90", "ratio", "window gradient", "p10 - p90", "ratio"):
+        table.add_column(heading, justify="right" if heading else "left", no_wrap=True)
+    full_step, full_gradient = timings["full order, step"], timings["full order, window gradient"]
+    table.add_row("full order", *full_step.cells(), "1", *full_gradient.cells(), "1")
     rows = []
-    for label, body, entry in (
-        ("cubature", reduced, reduced.card.get("cubature", {})),
-        ("all_samples", complete, reduced.card.get("all_samples", {})),
-    ):
-        step, gradient = time_reduced(body, time_step, poses, repetitions)
-        r, count = body.basis.shape[2], len(body.sample_index)
+    for label, body in bodies.items():
+        step, gradient = timings[f"{label}, step"], timings[f"{label}, window gradient"]
+        card, r = reduced.card.get(label, {}), body.basis.shape[2]
         table.add_row(
-            f"reduced, r = {r}, {count} samples",
-            step.text(),
-            gradient.text(),
-            f"{full_step.median / step.median:.1f}",
-            f"{full_gradient.median / gradient.median:.1f}",
+            f"r = {r}, {len(body.sample_index)} samples",
+            *step.cells(),
+            f"{full_step.median_ms / step.median_ms:.0f}",
+            *gradient.cells(),
+            f"{full_gradient.median_ms / gradient.median_ms:.0f}",
         )
         rows.append(
             {
@@ -162,39 +202,67 @@ def rows_of(
                 "r": r,
                 "cubature": label == "cubature",
                 "tets": len(body.body.tets),
-                "rms_percent": entry.get("rms_percent"),
-                "p99_percent": entry.get("p99_percent"),
-                "step_ms": 1e3 * step.median,
-                "full_step_ms": 1e3 * full_step.median,
-                "window_gradient_ms": 1e3 * gradient.median,
-                "full_window_gradient_ms": 1e3 * full_gradient.median,
-                "diverged": entry.get("diverged"),
+                "rms_percent": card.get("rms_percent"),
+                "p99_percent": card.get("p99_percent"),
+                "step_ms": step.median_ms,
+                "full_step_ms": full_step.median_ms,
+                "window_gradient_ms": gradient.median_ms,
+                "full_window_gradient_ms": full_gradient.median_ms,
+                "diverged": card.get("diverged"),
             }
         )
     return rows, table
 
 
+def processor() -> str:
+    """Name of the processor."""
+    described = Path("/proc/cpuinfo")
+    if described.is_file():
+        for line in described.read_text(encoding="utf-8").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
 def bench(
-    out: Annotated[Path, typer.Option(help="Folder of reduction.json.")] = Path("out/bench"),
-    quick: Annotated[bool, typer.Option("--quick", help="A short window and few repetitions.")] = False,
+    out: Annotated[Path, typer.Option(help="Folder of reduction.json and machine.json.")] = Path("out/bench"),
+    quick: Annotated[bool, typer.Option("--quick", help="A short window, twice: times mean little.")] = False,
 ) -> None:
     """Time full order and reduced model side by side on the shipped dual-arm bar."""
     use_double_precision()
-    console = Console(width=110)
+    console = Console(width=110)  # a narrower one would cut figures off
+    settings = QUICK if quick else USUAL
     reduced = load_reduced_body(share_directory() / "config" / "models" / "dual_arm_bar.npz")
-    frames, repetitions = (1, 3) if quick else (WINDOW_FRAMES, 15)
-    with console.status("timing; some minutes on two cores"):
-        rows, table = rows_of(reduced, 1 / 60, frames, TICKS_PER_FRAME, repetitions)
+    cores, load_before = len(os.sched_getaffinity(0)), os.getloadavg()[0]
+    rows, table = measured(reduced, settings, console)
+    versions = package_versions()
+    about = {
+        "processor": processor(),
+        "cores": cores,
+        "system": platform.platform(),
+        "jax_backend": jax.default_backend(),
+        "versions": versions,
+        "load_average": [load_before, os.getloadavg()[0]],
+        "frames": settings.frames,
+        "steps_per_frame": settings.ticks,
+        "repetitions": settings.repetitions,
+    }
     console.print(table)
-    versions = f"Python {platform.python_version()}, jax {jax.__version__}"
-    console.print(
-        f"{os.cpu_count()} cores, {platform.machine()}, {versions}; medians, 10th to 90th percentile in brackets"
-    )
-    path = out / "reduction.json"
-    with atomic_write(path) as temporary:
-        temporary.write_text(json.dumps(rows, indent=1))
-    console.print(f"{path}")
+    listed = ", ".join(f"{name} {number}" for name, number in versions.items())
+    console.print(f"{cores} cores of {processor()}; {listed}", highlight=False)
+    if load_before > cores:
+        console.print(
+            f"the machine was busy with other work (load {load_before:.1f}): times are longer than its own, "
+            "ratios hold better",
+            style="yellow",
+        )
+    for name, content in (("reduction.json", rows), ("machine.json", about)):
+        with atomic_write(out / name) as temporary:
+            temporary.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    console.print(str(out / "reduction.json"), highlight=False)
 
 
 if __name__ == "__main__":
+    # as the nodes run; the full-order solver assembles on all cores none the less
+    use_one_core()
     typer.run(bench)

@@ -75,15 +75,19 @@ class DifferentiableFullOrderSolver(FullOrderSolver):
         h, scheme = self.time_step, self.integrator
         x = jnp.asarray(after.positions)
         rate = jnp.asarray(scheme.rate[0] / h)
-        offset = self._strain_offset(state, material)
+        weights = np.array(scheme.rate[1:]) / h
+        # a derivative along viscosity needs the strain rate even where there is no viscosity yet
+        viscous = bool(np.any(np.asarray(material.viscosity) > 0.0) or np.any(np.asarray(directions.viscosity)))
+        offset = jnp.zeros((len(self.quadrature.volume), 3, 3))
+        if viscous:
+            for w, position in zip(weights.tolist(), state.history, strict=False):
+                offset += w * sample_strains(self._samples, jnp.asarray(position))
         _, tangent = internal_forces_and_tangent(self.law, self._samples, material, x, offset, rate)
         stiffness = (scheme.inertia / h**2 + self.mass_damping * scheme.rate[0] / h) * self.masses
         pattern = self._pattern
         data = assemble(pattern, self.quadrature, np.asarray(tangent))
         data[pattern.diagonal] += np.repeat(stiffness, 3)[pattern.free]
         matrix = pattern.matrix(data)
-        weights = np.array(scheme.rate[1:]) / h
-        viscous = bool(np.any(np.asarray(material.viscosity) > 0.0))
         moved = np.zeros_like(tangents[0])
         on_device = jax.tree.map(jnp.asarray, material)
         for k in range(tangents.shape[-1]):
