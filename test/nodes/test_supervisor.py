@@ -223,7 +223,7 @@ def test_nodes_end_when_their_supervisor_is_killed(tmp_path: Path, domain: int) 
         stdout=subprocess.DEVNULL,
         env=dict(os.environ),
     )
-    wait_for_text(output / "log" / "recorder.log", "ready")
+    wait_for_text(output / "log" / "recorder.log", "[recorder]: ready")
     supervisor.kill()
     supervisor.wait()
     # the pipe to the supervisor is gone with it, so the bag tells: its metadata is written when the node ends well
