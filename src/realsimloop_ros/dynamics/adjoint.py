@@ -66,7 +66,7 @@ def adjoint(
         _, hessian = gradient_and_hessian(model, settings, problem, material, latent)
         right = loss_gradient + project_forces(model, frame, past_cotangent[0])
         multiplier = -solve_positive(hessian, right)
-        _, pullback = jax.vjp(lambda p, m: residual(model, settings, frame, p, m, latent), past, material)
+        _, pullback = jax.vjp(lambda p, m: residual(model, settings, frame, problem, p, m, latent), past, material)
         earlier, of_material = pullback(multiplier)
         shifted = jnp.concatenate([past_cotangent[1:], jnp.zeros_like(past_cotangent[:1])])
         return (shifted + earlier, jax.tree.map(jnp.add, total, of_material)), None

@@ -11,6 +11,7 @@ from jaxtyping import Array, Float, Int
 
 from realsimloop_ros.dynamics.stepper import (
     NON_FINITE,
+    StepProblem,
     StepSettings,
     better_start,
     gradient,
@@ -144,22 +145,27 @@ def rollout(
     A step that is NON_FINITE leaves the state as it was: what is not finite stays out of the steps to come.
     """
 
+    count = state.latent_tangents.shape[-1]
+
+    def sensitivities(frame: Kinematics, problem: StepProblem, state: TwinState, latent: Array) -> Array:
+        _, hessian = gradient_and_hessian(model, settings, problem, material, latent)
+
+        def along(direction: Material, past_tangent: Array) -> Array:
+            def of(past: Array, m: Material) -> Array:
+                return residual(model, settings, frame, problem, past, m, latent)
+
+            return jax.jvp(of, (state.past, material), (past_tangent, direction))[1]
+
+        right = jax.vmap(along, in_axes=(0, 3), out_axes=1)(directions, state.past_tangents)
+        return -solve_positive(hessian, right)
+
     def one(state: TwinState, poses: Array) -> tuple[TwinState, tuple]:
         frame = kinematics(model, poses)
         problem = step_problem(model, settings, frame, state.past)
         start = better_start(model, settings, problem, material, state.latents)
         solution = minimise(model, settings, problem, material, start)
         latent = solution.latent
-        _, hessian = gradient_and_hessian(model, settings, problem, material, latent)
-
-        def along(direction: Material, past_tangent: Array) -> Array:
-            def of(past: Array, m: Material) -> Array:
-                return residual(model, settings, frame, past, m, latent)
-
-            return jax.jvp(of, (state.past, material), (past_tangent, direction))[1]
-
-        right = jax.vmap(along, in_axes=(0, 3), out_axes=1)(directions, state.past_tangents)
-        tangents = -solve_positive(hessian, right)
+        tangents = sensitivities(frame, problem, state, latent) if count else state.latent_tangents[0]
         following = TwinState(
             jnp.concatenate([positions(model, frame, latent)[None], state.past[:-1]]),
             jnp.stack([latent, state.latents[0]]),

@@ -69,14 +69,15 @@ class StepSettings(eqx.Module):
 
 
 class StepProblem(NamedTuple):
-    """Phi of one step. base: (c, 3, 3) F at z = 0; lift: (c, 9, r) dF/dz; linear: (r,) b, N;
-    stiffness: kappa M, N/m; strain_offset: (c, 3, 3) 1/s or None."""
+    """Phi of one step. base: (c, 3, 3) F at z = 0; lift: (c, 9, r) dF/dz; rows: (r, 9 c), lift as the Hessian's
+    product reads it; linear: (r,) b, N; strain_offset: (c, 3, 3) 1/s or None; stiffness: kappa M, N/m."""
 
     base: Float[Array, "c 3 3"]
     lift: Float[Array, "c 9 r"]
+    rows: Float[Array, "r s"]
     linear: Float[Array, " r"]
-    stiffness: Float[Array, ""]
     strain_offset: Float[Array, "c 3 3"] | None
+    stiffness: Float[Array, ""]
 
 
 class StepSolution(NamedTuple):
@@ -91,6 +92,19 @@ def step_problem(
     model: ReducedModel, settings: StepSettings, frame: Kinematics, past: Float[Array, "k n 3"]
 ) -> StepProblem:
     """Phi of the step that ends at `frame`, after past positions (k, n, 3), newest first, m."""
+    stiffness = jnp.asarray(settings.stiffness * model.total_mass)
+    base, lift = strain_map(model, frame)
+    return StepProblem(base, lift, _rows(lift), *_of_the_past(model, settings, frame, past), stiffness)
+
+
+def _rows(lift: Float[Array, "c 9 r"]) -> Float[Array, "r s"]:
+    return lift.reshape(-1, lift.shape[2]).T
+
+
+def _of_the_past(
+    model: ReducedModel, settings: StepSettings, frame: Kinematics, past: Float[Array, "k n 3"]
+) -> tuple[Float[Array, " r"], Float[Array, "c 3 3"] | None]:
+    """What past positions decide of a step: b, N, and the strain offset, 1/s."""
     scheme, h = settings.integrator, settings.time_step
     prediction = jnp.tensordot(jnp.asarray(scheme.predictor, past.dtype), past, axes=1)
     acceleration = scheme.inertia / h**2 * (prediction - frame.base) + settings.gravity[None]
@@ -99,16 +113,15 @@ def step_problem(
         velocity = settings.rate * frame.base + jnp.tensordot(weights, past[: len(weights)], axes=1)
         acceleration = acceleration - settings.mass_damping * velocity
     linear = project_forces(model, frame, model.masses[:, None] * acceleration)
-    offset = strain_offset(model, settings, past) if settings.viscous else None
-    base, lift = strain_map(model, frame)
-    return StepProblem(base, lift, linear, jnp.asarray(settings.stiffness * model.total_mass), offset)
+    return linear, strain_offset(model, settings, past) if settings.viscous else None
 
 
 def static_problem(model: ReducedModel, settings: StepSettings, frame: Kinematics) -> StepProblem:
     """The potential whose minimum is the static equilibrium at `frame`."""
     gravity = jnp.broadcast_to(settings.gravity, frame.base.shape)
     linear = project_forces(model, frame, model.masses[:, None] * gravity)
-    return StepProblem(*strain_map(model, frame), linear, jnp.asarray(0.0), None)
+    base, lift = strain_map(model, frame)
+    return StepProblem(base, lift, _rows(lift), linear, None, jnp.asarray(0.0))
 
 
 def strain_offset(model: ReducedModel, settings: StepSettings, past: Float[Array, "k n 3"]) -> Array:
@@ -169,11 +182,10 @@ def gradient_and_hessian(
         piola, tangent = piola + more[0], tangent + more[1]
     volume, lift = model.samples.volume, problem.lift
     r = latent.shape[0]
-    flat = lift.reshape(-1, r)
     weighted = (volume[:, None, None] * piola).reshape(-1)
     stiff = ((volume[:, None, None] * tangent) @ lift).reshape(-1, r)
-    hessian = flat.T @ stiff + problem.stiffness * jnp.eye(r, dtype=latent.dtype)
-    return problem.stiffness * latent - problem.linear + weighted @ flat, hessian
+    hessian = problem.rows @ stiff + problem.stiffness * jnp.eye(r, dtype=latent.dtype)
+    return problem.stiffness * latent - problem.linear + problem.rows @ weighted, hessian
 
 
 def solve_positive(hessian: Float[Array, "r r"], right: Array) -> Array:
@@ -206,7 +218,7 @@ def minimise(
         return potential(model, settings, problem, material, latent)
 
     def iteration(carry: tuple) -> tuple:
-        latent, value, count, _ = carry
+        latent, value, count, _, previous = carry
         slope_vector, hessian = gradient_and_hessian(model, settings, problem, material, latent)
         direction = -solve_positive(hessian, slope_vector)
         slope = jnp.dot(slope_vector, direction)
@@ -232,20 +244,33 @@ def minimise(
         # what is left to go, not what the line search allows: a short step is no sign of a minimum
         move = jnp.linalg.norm(direction)
         failed = jnp.where(jnp.isfinite(move), STALLED, NON_FINITE)
-        going_on = jnp.where(found, MAX_ITERATIONS, failed)
-        result = jnp.where(move <= settings.move_tolerance, CONVERGED, going_on)
         following = jnp.where(found, latent + step * direction, latent)
-        return following, jnp.where(found, trial, value), count + 1, result
+
+        def with_the_same_hessian() -> tuple[Array, Array]:
+            """One more step at the price of a gradient; kept where it shows that the end is reached."""
+            left = gradient(model, settings, problem, material, following)
+            last = -solve_positive(hessian, left)
+            reached = jnp.linalg.norm(last) <= settings.move_tolerance
+            return jnp.where(reached, following + last, following), reached
+
+        # once Newton's method converges quadratically, its next direction is all but known
+        fast = found & (move < 0.1 * previous) & (move > settings.move_tolerance)
+        following, reached = jax.lax.cond(
+            fast, with_the_same_hessian, lambda: (following, move <= settings.move_tolerance)
+        )
+        going_on = jnp.where(found, MAX_ITERATIONS, failed)
+        result = jnp.where(reached, CONVERGED, going_on)
+        return following, jnp.where(found, trial, value), count + 1, result, move
 
     def unfinished(carry: tuple) -> Array:
-        _, _, count, result = carry
+        _, _, count, result, _ = carry
         return (result == MAX_ITERATIONS) & (count < settings.max_iterations)
 
     value = value_of(start)
     # from where the potential is not finite there is nothing to descend
     begin = jnp.where(jnp.isfinite(value), MAX_ITERATIONS, NON_FINITE)
-    first = (start, value, jnp.zeros((), jnp.int32), begin)
-    latent, _, count, result = jax.lax.while_loop(unfinished, iteration, first)
+    first = (start, value, jnp.zeros((), jnp.int32), begin, jnp.zeros((), start.dtype))
+    latent, _, count, result, _ = jax.lax.while_loop(unfinished, iteration, first)
     return StepSolution(latent, result, count)
 
 
@@ -266,12 +291,17 @@ def residual(
     model: ReducedModel,
     settings: StepSettings,
     frame: Kinematics,
+    problem: StepProblem,
     past: Float[Array, "k n 3"],
     material: Material,
     latent: Float[Array, " r"],
 ) -> Float[Array, " r"]:
-    """The step's residual as a function of everything it depends on: what sensitivities differentiate."""
-    return gradient(model, settings, step_problem(model, settings, frame, past), material, latent)
+    """The step's residual as a function of past and material, which is what sensitivities differentiate.
+
+    problem: that of the step, at `frame`, which is not differentiated.
+    """
+    linear, offset = _of_the_past(model, settings, frame, past)
+    return gradient(model, settings, problem._replace(linear=linear, strain_offset=offset), material, latent)
 
 
 def static_latent(

@@ -33,11 +33,12 @@ class InvalidModelError(ValueError):
 
 
 class ElasticSamples(eqx.Module):
-    """Weighted strain samples. nodes: (c, a); gradients: (c, a, 3) 1/m; volume: (c,) m^3, cubature weight
-    included; zone: (c,)."""
+    """Weighted strain samples. nodes: (c, a); gradients: (c, a, 3) 1/m; basis: (c, 3a, r) of the nodes, gathered
+    once; volume: (c,) m^3, cubature weight included; zone: (c,)."""
 
     nodes: Int[Array, "c a"]
     gradients: Float[Array, "c a 3"]
+    basis: Float[Array, "c b r"]
     volume: Float[Array, " c"]
     zone: Int[Array, " c"]
 
@@ -71,7 +72,8 @@ def kinematics(model: ReducedModel, grip_poses: Float[Array, "g 7"]) -> Kinemati
 
 def positions(model: ReducedModel, frame: Kinematics, latent: Float[Array, " r"]) -> Float[Array, "n 3"]:
     """Vertices (n, 3), m."""
-    return frame.base + jnp.einsum("nij,nj->ni", frame.turn, model.basis @ latent)
+    local = (model.basis.reshape(-1, model.latent_size) @ latent).reshape(-1, 3)
+    return frame.base + jnp.einsum("nij,nj->ni", frame.turn, local)
 
 
 def position_tangents(
@@ -85,15 +87,14 @@ def strain_map(model: ReducedModel, frame: Kinematics) -> tuple[Array, Array]:
     """F at z = 0 (c, 3, 3) and dF/dz (c, 9, r) of the cubature samples."""
     samples = model.samples
     base = jnp.einsum("cai,caj->cij", frame.base[samples.nodes], samples.gradients)
-    local = jnp.einsum("cail,caj->caijl", frame.turn[samples.nodes], samples.gradients)
-    lift = jnp.einsum("caijl,calr->cijr", local, model.basis[samples.nodes])
-    return base, lift.reshape(len(samples.volume), 9, -1)
+    local = jnp.einsum("cail,caj->cijal", frame.turn[samples.nodes], samples.gradients)
+    return base, local.reshape(len(samples.volume), 9, -1) @ samples.basis
 
 
 def project_forces(model: ReducedModel, frame: Kinematics, forces: Float[Array, "n 3"]) -> Float[Array, " r"]:
     """Generalised forces (r,) of vertex forces (n, 3)."""
     local = jnp.einsum("nji,nj->ni", frame.turn, forces)
-    return jnp.einsum("nir,ni->r", model.basis, local)
+    return local.reshape(-1) @ model.basis.reshape(-1, model.latent_size)
 
 
 @dataclass(frozen=True)
@@ -129,14 +130,17 @@ class ReducedBody:
         every = quadrature(self.body)
         chosen = self.sample_index
         masses = lumped_masses(self.body)
+        basis = jnp.asarray(self.basis, jnp.result_type(float))
+        nodes = jnp.asarray(every.nodes[chosen])
         return ReducedModel(
             warp=grip_warp(self.body),
-            basis=jnp.asarray(self.basis, jnp.result_type(float)),
+            basis=basis,
             masses=jnp.asarray(masses),
             total_mass=float(masses.sum()),
             samples=ElasticSamples(
-                jnp.asarray(every.nodes[chosen]),
+                nodes,
                 jnp.asarray(every.gradients[chosen]),
+                basis[nodes].reshape(len(chosen), -1, basis.shape[2]),
                 jnp.asarray(every.volume[chosen] * self.sample_weight),
                 jnp.asarray(every.zone[chosen]),
             ),
