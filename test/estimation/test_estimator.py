@@ -221,19 +221,19 @@ def test_frames_whose_step_did_not_converge_do_not_vote(
     for k in (2, 7):
         frames[k] = with_markers(frames[k], frames[k].marker_positions + 0.1)
     given = Scene(lively_scene.poses, tuple(frames))
-    rolled = estimator_module.with_last_start
+    rolled = estimator_module.roll_out
     spoilt = [frame.stamp_ns for frame in (frames[2], frames[7])]
     running = estimator(gripped_twin())
 
-    def failing(*arguments):
-        before, end, run = rolled(*arguments)
+    def failing(*arguments, **options):
+        before, end, run = rolled(*arguments, **options)
         poses = arguments[-1]
         if any(np.allclose(poses[0], lively((stamp - BEGIN_NS) * 1e-9), atol=1e-12) for stamp in spoilt):
             run = run._replace(results=run.results.at[0].set(1))
         return before, end, run
 
     voting = fed(estimator(gripped_twin()), given)[-1]
-    monkeypatch.setattr(estimator_module, "with_last_start", failing)
+    monkeypatch.setattr(estimator_module, "roll_out", failing)
     updates = fed(running, given)
     # the spoilt frames, 10 cm off, would have told on the estimate
     assert abs(np.log(voting.material.youngs_modulus[0] / TRUE_E)) > 0.02
@@ -245,13 +245,13 @@ def test_frames_whose_step_did_not_converge_do_not_vote(
 def test_without_a_step_that_converged_the_estimate_is_held(
     lively_scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rolled = estimator_module.with_last_start
+    rolled = estimator_module.roll_out
 
-    def failing(*arguments):
-        before, end, run = rolled(*arguments)
+    def failing(*arguments, **options):
+        before, end, run = rolled(*arguments, **options)
         return before, end, run._replace(results=run.results.at[0].set(1))
 
-    monkeypatch.setattr(estimator_module, "with_last_start", failing)
+    monkeypatch.setattr(estimator_module, "roll_out", failing)
     updates = fed(estimator(gripped_twin()), Scene(lively_scene.poses, lively_scene.frames[:4]))
     for update in updates:
         assert update.status is UpdateStatus.HELD_NOT_CONVERGED

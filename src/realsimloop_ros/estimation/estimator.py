@@ -44,8 +44,8 @@ from realsimloop_ros.estimation.window import (
     gather_evidence,
     latent_at,
     predicted_state,
+    roll_out,
     simulate,
-    with_last_start,
     wrench_term,
 )
 from realsimloop_ros.mechanics.material import Material
@@ -263,16 +263,17 @@ class TwinEstimator:
         begins_track: bool = False,
     ) -> Segment:
         parts = (track.model, track.settings, self.space, self.u)
-        before, end, run = with_last_start(*parts, start, poses)
+        before, end, run = roll_out(*parts, start, poses, last_start=track.wrench_likelihood is not None)
         others = []
         if track.wrench_likelihood is not None and wrenches is not None:
             term = wrench_term(*parts, before, end, poses[-1], track.wrench_likelihood, wrenches)
             if term is not None:
                 others.append(term)
-        for frame in frames:
+        seen = [(predicted_state(track.model, self.u, start, run, frame), frame.observation) for frame in frames]
+        for predicted, observation in seen:
             for likelihood in track.likelihoods:
-                likelihood.prepare(predicted_state(track.model, self.u, start, run, frame), frame.observation)
-        evidence = gather_evidence(track.model, track.likelihoods, self.u, start, run, frames, others)
+                likelihood.prepare(predicted, observation)
+        evidence = gather_evidence(track.likelihoods, self.u, run, seen, others)
         return Segment(end_ns, poses, frames, start, end, run, evidence, wrenches, begins_track)
 
     def _roll_anew(self, track: Track, segment: Segment, start: TwinState) -> Segment:

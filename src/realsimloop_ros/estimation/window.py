@@ -77,28 +77,44 @@ class Segment:
 
 @eqx.filter_jit
 def observed_vertices(
-    model: ReducedModel, grip_poses: Array, latents: Array, tangents: Array, fraction: Array
+    model: ReducedModel,
+    grip_poses: Array,
+    start: tuple[Array, Array],
+    run: tuple[Array, Array],
+    tick: Array,
+    fraction: Array,
 ) -> tuple[Array, Array]:
-    """Vertices (n, 3) and their tangents (n, 3, p) at a stamp between two ticks.
+    """Vertices (n, 3) and their tangents (n, 3, p) at a stamp `fraction` of the way from tick - 1 to tick.
 
-    latents: (2, r) and tangents (2, r, p) at the ticks before and after; grip_poses: (g, 7) at the stamp itself.
+    start: latent state (r,) and its tangents (r, p) before the first tick; run: (w, r) and (w, r, p) at the ticks;
+    grip_poses: (g, 7) at the stamp itself. One program for every tick, so that nothing is sliced outside.
     """
-    latent = (1.0 - fraction) * latents[0] + fraction * latents[1]
-    tangent = (1.0 - fraction) * tangents[0] + fraction * tangents[1]
+
+    def between(before_all: Array, ticks: Array) -> Array:
+        before = jnp.where(tick == 0, before_all, ticks[tick - 1])
+        return (1.0 - fraction) * before + fraction * ticks[tick]
+
     frame = kinematics(model, grip_poses)
+    latent, tangent = between(start[0], run[0]), between(start[1], run[1])
     return positions(model, frame, latent), position_tangents(model, frame, tangent)
 
 
-def with_last_start(
+def roll_out(
     model: ReducedModel,
     settings: StepSettings,
     space: ParameterSpace,
     u: NDArray[np.float64],
     start: TwinState,
     grip_poses: NDArray[np.float64],
+    *,
+    last_start: bool,
 ) -> tuple[TwinState, TwinState, Trajectory]:
-    """Roll a segment out at u; returns the states before and after its last tick, and all ticks."""
-    if len(grip_poses) == 1:
+    """Roll a segment out at u; returns the states before and after its last tick, and all ticks.
+
+    last_start: whether the state before the last tick is wanted, which takes a second program; else the first of
+    the three is the segment's start.
+    """
+    if len(grip_poses) == 1 or not last_start:
         end, run = simulate(model, settings, space, u, start, grip_poses)
         return start, end, run
     before, first = simulate(model, settings, space, u, start, grip_poses[:-1])
@@ -147,50 +163,42 @@ def simulate(
     return rollout(model, settings, material, directions, start, jnp.asarray(grip_poses))
 
 
-def ticks_around(start: TwinState, run: Trajectory, frame: SegmentFrame) -> tuple[Array, Array]:
-    """Latent states (2, r) and tangents (2, r, p) at the ticks before and after a frame."""
-    if frame.tick == 0:
-        before, before_tangents = start.latents[0], start.latent_tangents[0]
-    else:
-        before, before_tangents = run.latents[frame.tick - 1], run.tangents[frame.tick - 1]
-    return jnp.stack([before, run.latents[frame.tick]]), jnp.stack([before_tangents, run.tangents[frame.tick]])
-
-
 def latent_at(start: TwinState, run: Trajectory, frame: SegmentFrame) -> NDArray[np.float64]:
     """Latent state (r,) at a frame's stamp."""
-    latents, _ = ticks_around(start, run, frame)
-    return np.asarray((1.0 - frame.fraction) * latents[0] + frame.fraction * latents[1])
+    latents = np.concatenate([np.asarray(start.latents[:1]), np.asarray(run.latents)])
+    return (1.0 - frame.fraction) * latents[frame.tick] + frame.fraction * latents[frame.tick + 1]
 
 
 def predicted_state(
     model: ReducedModel, u: NDArray[np.float64], start: TwinState, run: Trajectory, frame: SegmentFrame
 ) -> PredictedState:
     """State of a segment rolled out at u, at a frame's stamp."""
-    latents, tangents = ticks_around(start, run, frame)
     x, moves = observed_vertices(
-        model, jnp.asarray(frame.grip_poses), latents, tangents, jnp.asarray(frame.fraction)
+        model,
+        jnp.asarray(frame.grip_poses),
+        (start.latents[0], start.latent_tangents[0]),
+        (run.latents, run.tangents),
+        jnp.asarray(frame.tick),
+        jnp.asarray(frame.fraction),
     )
     return PredictedState(np.asarray(x), np.asarray(moves), u)
 
 
 def gather_evidence(
-    model: ReducedModel,
     likelihoods: Sequence[Likelihood],
     u: NDArray[np.float64],
-    start: TwinState,
     run: Trajectory,
-    frames: Sequence[SegmentFrame],
+    frames: Sequence[tuple[PredictedState, FrameObservation]],
     others: Sequence[LikelihoodTerm] = (),
 ) -> Evidence:
-    """Sum of all likelihood terms of a segment: those of its frames, and others."""
+    """Sum of all likelihood terms of a segment: those of its frames, predicted and observed, and others."""
     p = len(u)
     loss, gradient, precision, seen = 0.0, np.zeros(p), np.zeros((p, p)), 0
     figures: dict[str, float] = {}
     valid = bool((np.asarray(run.results) == CONVERGED).all())
     if valid:
-        for frame in frames:
-            predicted = predicted_state(model, u, start, run, frame)
-            terms = [likelihood.evaluate(predicted, frame.observation) for likelihood in likelihoods]
+        for predicted, observation in frames:
+            terms = [likelihood.evaluate(predicted, observation) for likelihood in likelihoods]
             for term in terms:
                 if term is not None:
                     loss += term.loss
