@@ -47,11 +47,17 @@ class Case:
         self.weights = jnp.asarray(1e3 * random.standard_normal((STEPS, self.model.latent_size)))
         zones = len(body.zones)
         self.material = Material(
-            jnp.array([2e5, 3e5][:zones]), jnp.array([0.45, 0.4][:zones]), jnp.array([100.0, 200.0][:zones])
+            *map(
+                jnp.asarray,
+                ([2e5, 3e5][:zones], [0.45, 0.4][:zones], [100.0, 200.0][:zones], [1070.0, 1100.0][:zones]),
+            )
         )
-        unit = jnp.eye(3 * zones)
+        unit = jnp.eye(4 * zones)
         self.directions = Material(
-            1e5 * unit[:, :zones], 0.1 * unit[:, zones : 2 * zones], 100.0 * unit[:, 2 * zones :]
+            1e5 * unit[:, :zones],
+            0.1 * unit[:, zones : 2 * zones],
+            100.0 * unit[:, 2 * zones : 3 * zones],
+            500.0 * unit[:, 3 * zones :],
         )
 
     def run(self, material):
@@ -106,7 +112,7 @@ def test_the_gradients_hold_for_another_law():
 def test_the_start_corrections_are_the_derivatives_of_the_start():
     body = clamped_beam()
     case = Case(body, BDF2)
-    modes, zones = 2, 3
+    modes, zones = 2, 4
     directions = Material(*(jnp.concatenate([d, jnp.zeros((2 * modes, 1))]) for d in case.directions))
     no_poses = jnp.zeros((0, 7))
     start = undeformed_state(case.model, case.settings, no_poses, zones + 2 * modes)

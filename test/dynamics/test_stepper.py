@@ -35,7 +35,7 @@ from reduced_bodies import REST_POSES, gripped_bar, smooth_reduced_body
 
 MODEL = smooth_reduced_body(gripped_bar()).model()
 # soft, so that the slowest mode, 50 ms, spans 25 steps
-MATERIAL = Material(jnp.array([2e4]), jnp.array([0.45]), jnp.array([0.0]))
+MATERIAL = Material(jnp.array([2e4]), jnp.array([0.45]), jnp.array([0.0]), jnp.array([1070.0]))
 NONE = no_directions(1)
 # one length and one step for all rollouts of this file: they are compiled once per integrator
 STEPS, TIME_STEP = 50, 2e-3

@@ -9,7 +9,7 @@ from realsimloop_ros.estimation.theta import Parameter, ParameterSpace, Quantity
 from realsimloop_ros.mechanics.material import POISSON_RATIO_LIMIT, InvalidMaterialError, Material
 
 ZONES = ("left", "right")
-PRIOR = Material(np.array([2e5, 4e5]), np.array([0.45, 0.4]), np.array([100.0, 50.0]))
+PRIOR = Material(np.array([2e5, 4e5]), np.array([0.45, 0.4]), np.array([100.0, 50.0]), np.array([1070.0, 1000.0]))
 
 
 def parameter(

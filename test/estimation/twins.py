@@ -89,7 +89,9 @@ def clamped_twin() -> Twin:
 
 def material_of_zones(youngs_modulus: Sequence[float], poisson_ratio: float = TRUE_NU) -> Material:
     zones = len(youngs_modulus)
-    return Material(np.array(youngs_modulus), np.full(zones, poisson_ratio), np.full(zones, VISCOSITY))
+    return Material(
+        np.array(youngs_modulus), np.full(zones, poisson_ratio), np.full(zones, VISCOSITY), np.full(zones, 1070.0)
+    )
 
 
 # -- motions: grip poses (g, 7) at a time in s ------------------------------------------------------------

@@ -37,14 +37,23 @@ BODIES = {
 
 def material_of_zones(zones: int, viscosity: float = 150.0) -> Material:
     return Material(
-        np.array([2e5, 3e5][:zones]), np.array([0.45, 0.4][:zones]), np.array([viscosity, 2 * viscosity][:zones])
+        *map(
+            np.array,
+            (
+                [2e5, 3e5][:zones],
+                [0.45, 0.4][:zones],
+                [viscosity, 2 * viscosity][:zones],
+                [1070.0, 1100.0][:zones],
+            ),
+        )
     )
 
 
 def every_direction(zones: int) -> Material:
-    """Along E, nu and viscosity of every zone, in steps of the size of their values."""
-    unit = np.eye(3 * zones)
-    return Material(1e5 * unit[:, :zones], 0.1 * unit[:, zones : 2 * zones], 100.0 * unit[:, 2 * zones :])
+    """Along E, nu, viscosity and density of every zone, in steps of the size of their values."""
+    unit = np.eye(4 * zones)
+    scales = (1e5, 0.1, 100.0, 500.0)
+    return Material(*(scale * unit[:, k * zones : (k + 1) * zones] for k, scale in enumerate(scales)))
 
 
 class Case:
@@ -108,7 +117,7 @@ def test_step_tangents_agree_with_central_differences(body: Callable[[], Body], 
 
 def test_a_body_without_viscosity_has_a_derivative_along_it() -> None:
     case = Case(gripped_bar(), BDF2)
-    along = Material(np.zeros((1, 1)), np.zeros((1, 1)), np.full((1, 1), 100.0))
+    along = Material(np.zeros((1, 1)), np.zeros((1, 1)), np.full((1, 1), 100.0), np.zeros((1, 1)))
     found = case.tangents(material_of_zones(1, 0.0), along)[0, ..., 0]
     # one-sided, as viscosity cannot be negative: its error is the curvature times the step
     step = 1e-4

@@ -23,7 +23,7 @@ RANDOM = np.random.default_rng(1)
 POSES = random_grip_motion(REDUCED.body, SnapshotSettings(steps=40), RANDOM)
 LATENTS = 3e-3 * RANDOM.standard_normal((40, 6))
 WEIGHTLESS = StepSettings(BDF2, 0.02, gravity=jnp.zeros(3))
-MATERIAL = Material(jnp.array([2e5]), jnp.array([0.46]), jnp.array([0.0]))
+MATERIAL = Material(jnp.array([2e5]), jnp.array([0.46]), jnp.array([0.0]), jnp.array([1070.0]))
 derivatives = eqx.filter_jit(gradient_and_hessian)
 static = eqx.filter_jit(static_problem)
 

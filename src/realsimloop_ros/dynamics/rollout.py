@@ -184,7 +184,7 @@ def rollout(
 def no_directions(zones: int) -> Material:
     """Zero sensitivity directions, for a plain rollout."""
     empty = jnp.zeros((0, zones))
-    return Material(empty, empty, empty)
+    return Material(empty, empty, empty, empty)
 
 
 def without_tangents(state: TwinState) -> TwinState:

@@ -41,9 +41,9 @@ from realsimloop_ros.reduction.snapshots import SnapshotSettings, random_grip_mo
 from realsimloop_ros.resources import share_directory
 
 TIME_STEP = 1.0 / 60.0
-_MATERIAL = Material(np.array([0.24e6]), np.array([0.45]), np.array([0.0]))
+_MATERIAL = Material(np.array([0.24e6]), np.array([0.45]), np.array([0.0]), np.array([1070.0]))
 # along log E and nu
-_DIRECTIONS = Material(np.array([[0.24e6], [0.0]]), np.array([[0.0], [1.0]]), np.zeros((2, 1)))
+_DIRECTIONS = Material(np.array([[0.24e6], [0.0]]), np.array([[0.0], [1.0]]), np.zeros((2, 1)), np.zeros((2, 1)))
 
 Work = Callable[[], list[float]]
 

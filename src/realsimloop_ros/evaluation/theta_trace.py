@@ -45,7 +45,7 @@ def status_name(value: int) -> str:
 def sample_of_message(message: Any) -> ThetaSample:
     """A MaterialEstimate."""
     names = tuple(message.parameter_names)
-    columns = (message.youngs_modulus, message.poisson_ratio, message.viscosity)
+    columns = (message.youngs_modulus, message.poisson_ratio, message.viscosity, message.density)
     return ThetaSample(
         stamp_of(message.header),
         tuple(message.zone_names),

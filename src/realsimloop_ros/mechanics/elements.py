@@ -61,8 +61,8 @@ def quadrature(body: Body) -> Quadrature:
     )
 
 
-def lumped_masses(body: Body) -> NDArray[np.float64]:
-    """Mass per vertex (n,), kg, hung weights included.
+def lumped_volumes(body: Body) -> NDArray[np.float64]:
+    """Rest volume of each zone that each vertex stands for, (n, z), m^3.
 
     Quadratic tets are lumped in proportion to the diagonal of the consistent mass (Hinton, Rock, Zienkiewicz
     1976): 1/36 of the element to each corner and 4/27 to each middle; row sums would be negative at corners.
@@ -70,9 +70,19 @@ def lumped_masses(body: Body) -> NDArray[np.float64]:
     samples = quadrature(body)
     volumes = samples.volume.reshape(-1, samples.points_per_tet).sum(axis=1)
     shares = np.array([0.25] * 4) if body.nodes_per_tet == 4 else np.array([1 / 36] * 4 + [4 / 27] * 6)
-    density = np.array([zone.density for zone in body.zones])[body.zone_of_tet]
+    lumped = np.zeros((len(body.rest_positions), len(body.zones)))
+    np.add.at(lumped, (body.tets, body.zone_of_tet[:, None]), volumes[:, None] * shares)
+    return lumped
+
+
+def hung_masses(body: Body) -> NDArray[np.float64]:
+    """Mass of hung weights per vertex (n,), kg."""
     masses = np.zeros(len(body.rest_positions))
-    np.add.at(masses, body.tets, (density * volumes)[:, None] * shares)
     for weight in body.hung_weights:
         np.add.at(masses, weight.vertices, weight.mass * weight.weights)
     return masses
+
+
+def lumped_masses(body: Body) -> NDArray[np.float64]:
+    """Mass per vertex (n,), kg, at the densities of the body's zones, hung weights included."""
+    return lumped_volumes(body) @ np.array([zone.density for zone in body.zones]) + hung_masses(body)

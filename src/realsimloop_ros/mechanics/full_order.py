@@ -24,7 +24,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from realsimloop_ros.body.body import Body
 from realsimloop_ros.body.poses import checked_poses, compose, inverse, rotation_matrix, transform_points
-from realsimloop_ros.mechanics.elements import lumped_masses, quadrature
+from realsimloop_ros.mechanics.elements import hung_masses, lumped_volumes, quadrature
 from realsimloop_ros.mechanics.integrators import BDF2, Integrator
 from realsimloop_ros.mechanics.laws import (
     Elasticity,
@@ -186,7 +186,8 @@ class FullOrderSolver:
         self.integrator = integrator
         self.gravity = np.asarray(gravity, dtype=np.float64)
         self.mass_damping = float(mass_damping)
-        self.masses = lumped_masses(body)
+        self._volumes = lumped_volumes(body)
+        self._hung_masses = hung_masses(body)
         self.quadrature = quadrature(body)
         self._samples = Samples(
             jnp.asarray(self.quadrature.nodes),
@@ -200,6 +201,10 @@ class FullOrderSolver:
         self._factor = ReusedFactor()
         self._move_tolerance = 1e-8 * body.size if move_tolerance is None else move_tolerance
         self._max_iterations = max_iterations
+
+    def masses(self, material: Material) -> NDArray[np.float64]:
+        """Mass per vertex (n,), kg."""
+        return self._volumes @ np.asarray(material.density) + self._hung_masses
 
     def rest_state(self) -> FullOrderState:
         """The undeformed body, at rest for as long as the integrator looks back."""
@@ -252,15 +257,16 @@ class FullOrderSolver:
         # start where the free flight would end: with small steps that is close to the solution
         start = y.copy()
         start[self._held] = self.held_positions(grip_poses)[self._held]
-        stiffness = scheme.inertia / h**2 * self.masses
+        masses = self.masses(material)
+        stiffness = scheme.inertia / h**2 * masses
         rate = scheme.rate[0] / h
         past = state.history[: len(scheme.rate) - 1]
         velocity_offset = np.tensordot(np.array(scheme.rate[1:]), past, axes=1) / h
-        force = self.masses[:, None] * self.gravity - self.mass_damping * self.masses[:, None] * velocity_offset
+        force = masses[:, None] * (self.gravity - self.mass_damping * velocity_offset)
         if external_force is not None:
             force = force + external_force
         target = stiffness[:, None] * y + force
-        stiffness = stiffness + self.mass_damping * rate * self.masses
+        stiffness = stiffness + self.mass_damping * rate * masses
         x, report = self._minimise(start, stiffness, target, material, self._strain_offset(state, material), rate)
         history = np.concatenate([x[None], state.history[:-1]])
         return FullOrderState(history), report
@@ -275,7 +281,7 @@ class FullOrderSolver:
         """Static equilibrium under gravity, hung weights and external_force, approached in load_steps."""
         x = self.body.rest_positions.copy()
         held = self.held_positions(grip_poses)[self._held]
-        force = self.masses[:, None] * self.gravity
+        force = self.masses(material)[:, None] * self.gravity
         if external_force is not None:
             force = force + external_force
         zero = jnp.zeros((len(self.quadrature.volume), 3, 3))
@@ -312,7 +318,7 @@ class FullOrderSolver:
             self._strain_offset(before, material),
             jnp.asarray(rate),
         )
-        inertia = self.masses[:, None] * (
+        inertia = self.masses(material)[:, None] * (
             scheme.inertia / h**2 * (x - y) + self.mass_damping * velocity - self.gravity
         )
         return (inertia + np.asarray(gradient))[self._held]

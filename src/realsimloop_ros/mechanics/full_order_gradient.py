@@ -83,11 +83,19 @@ class DifferentiableFullOrderSolver(FullOrderSolver):
             for w, position in zip(weights.tolist(), state.history, strict=False):
                 offset += w * sample_strains(self._samples, jnp.asarray(position))
         _, tangent = internal_forces_and_tangent(self.law, self._samples, material, x, offset, rate)
-        stiffness = (scheme.inertia / h**2 + self.mass_damping * scheme.rate[0] / h) * self.masses
+        masses = self.masses(material)
+        stiffness = (scheme.inertia / h**2 + self.mass_damping * scheme.rate[0] / h) * masses
         pattern = self._pattern
         data = assemble(pattern, self.quadrature, np.asarray(tangent))
         data[pattern.diagonal] += np.repeat(stiffness, 3)[pattern.free]
         matrix = pattern.matrix(data)
+        # what the masses are multiplied with in the residual
+        past = state.history
+        velocity = scheme.rate[0] / h * after.positions + np.tensordot(weights, past[: len(weights)], axes=1)
+        acceleration = (
+            scheme.inertia / h**2 * (after.positions - np.tensordot(np.array(scheme.predictor), past, axes=1))
+        )
+        acceleration += self.mass_damping * velocity - self.gravity
         moved = np.zeros_like(tangents[0])
         on_device = jax.tree.map(jnp.asarray, material)
         for k in range(tangents.shape[-1]):
@@ -100,7 +108,8 @@ class DifferentiableFullOrderSolver(FullOrderSolver):
                     d_offset += w * _strain_change(self._samples, jnp.asarray(position), jnp.asarray(change))
             direction = jax.tree.map(lambda field, k=k: jnp.asarray(field[k]), directions)
             force = _force_change(self.law, self._samples, on_device, direction, x, (offset, d_offset), rate)
-            right = (self.masses[:, None] * (inertia + damping) + np.asarray(force)).ravel()[pattern.free]
+            lighter = (self._volumes @ np.asarray(directions.density[k]))[:, None] * acceleration
+            right = (masses[:, None] * (inertia + damping) + lighter + np.asarray(force)).ravel()[pattern.free]
             # 1e-8: a thousandth of what the tests ask of the gradient
             moved.reshape(-1, tangents.shape[-1])[pattern.free, k] = -self._factor.solve(matrix, right, 1e-8)
         return after, np.concatenate([moved[None], tangents[:-1]]), report

@@ -21,32 +21,40 @@ ZoneValues = Float[Array, " z"] | NDArray[np.float64]
 
 
 class Material(NamedTuple):
-    """Per zone: Young's modulus (z,), Pa; Poisson's ratio (z,); Kelvin-Voigt viscosity (z,), Pa s."""
+    """Per zone (z,): Young's modulus, Pa; Poisson's ratio; Kelvin-Voigt viscosity, Pa s; density, kg/m^3."""
 
     youngs_modulus: ZoneValues
     poisson_ratio: ZoneValues
     viscosity: ZoneValues
+    density: ZoneValues
 
 
 def material_of(
-    body: Body, youngs_modulus: ArrayLike, poisson_ratio: ArrayLike, viscosity: ArrayLike = 0.0
+    body: Body,
+    youngs_modulus: ArrayLike,
+    poisson_ratio: ArrayLike,
+    viscosity: ArrayLike = 0.0,
+    density: ArrayLike | None = None,
 ) -> Material:
-    """Checked material of a body; scalars hold for every zone.
+    """Checked material of a body; scalars hold for every zone; density: that of the body's zones unless given.
 
-    Raises InvalidMaterialError naming zone and value unless E > 0, 0 < nu <= 0.499 and viscosity >= 0.
+    Raises InvalidMaterialError naming zone and value unless E > 0, 0 < nu <= 0.499, viscosity >= 0 and density > 0.
     """
+    if density is None:
+        density = [zone.density for zone in body.zones]
     zones = body.zone_names
     columns = []
     for label, values in (
         ("youngs_modulus", youngs_modulus),
         ("poisson_ratio", poisson_ratio),
         ("viscosity", viscosity),
+        ("density", density),
     ):
         column = np.asarray(values, dtype=np.float64)
         if column.shape not in ((), (len(zones),)):
             raise InvalidMaterialError(f"{label}: shape {column.shape}, expected one value per zone of {zones}")
         columns.append(np.broadcast_to(column, (len(zones),)).copy())
-    e, nu, eta = columns
+    e, nu, eta, rho = columns
     for k, zone in enumerate(zones):
         if not (np.isfinite(e[k]) and e[k] > 0.0):
             raise InvalidMaterialError(f"{zone}.youngs_modulus: {e[k]}, expected a positive value in Pa")
@@ -54,4 +62,6 @@ def material_of(
             raise InvalidMaterialError(f"{zone}.poisson_ratio: {nu[k]}, expected 0 < nu <= {POISSON_RATIO_LIMIT}")
         if not (np.isfinite(eta[k]) and eta[k] >= 0.0):
             raise InvalidMaterialError(f"{zone}.viscosity: {eta[k]}, expected Pa s >= 0")
-    return Material(e, nu, eta)  # type: ignore[arg-type]
+        if not (np.isfinite(rho[k]) and rho[k] > 0.0):
+            raise InvalidMaterialError(f"{zone}.density: {rho[k]}, expected a positive value in kg/m^3")
+    return Material(e, nu, eta, rho)  # type: ignore[arg-type]

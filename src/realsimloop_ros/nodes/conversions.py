@@ -160,7 +160,7 @@ def material_message(update: MaterialUpdate, body: Body) -> MaterialEstimate:
         zone_names=list(update.zone_names),
         youngs_modulus=_floats(update.material.youngs_modulus),
         poisson_ratio=_floats(update.material.poisson_ratio),
-        density=[zone.density for zone in body.zones],
+        density=_floats(update.material.density),
         viscosity=_floats(update.material.viscosity),
         parameter_names=list(update.parameter_names),
         covariance=_floats(update.covariance),
@@ -184,7 +184,7 @@ def material_from_message(message: MaterialEstimate, body: Body, topic: str) -> 
         )
     order = [message.zone_names.index(name) for name in body.zone_names]
     columns = []
-    for field in ("youngs_modulus", "poisson_ratio", "viscosity"):
+    for field in ("youngs_modulus", "poisson_ratio", "viscosity", "density"):
         values = getattr(message, field)
         if len(values) != len(order):
             raise MessageError(
