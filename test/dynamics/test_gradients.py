@@ -11,7 +11,7 @@ from realsimloop_ros.dynamics.stepper import CONVERGED, StepSettings, gradient, 
 from realsimloop_ros.mechanics.integrators import BDF2, IMPLICIT_EULER
 from realsimloop_ros.mechanics.laws import Yeoh
 from realsimloop_ros.mechanics.material import Material
-from realsimloop_ros.reduction.model import kinematics
+from realsimloop_ros.reduction.model import support_kinematics
 from realsimloop_ros.reduction.snapshots import SnapshotSettings, random_grip_motion
 from reduced_bodies import clamped_beam, gripped_bar, smooth_reduced_body
 
@@ -41,7 +41,7 @@ class Case:
     def __init__(self, body, integrator, law=None):
         self.body = body
         self.model = smooth_reduced_body(body).model(law)
-        self.settings = StepSettings(integrator, 1 / 60, viscous=True, mass_damping=0.5)
+        self.settings = StepSettings(integrator, 1 / 60, viscous=True, mass_damping=0.5, move_tolerance=1e-13)
         random = np.random.default_rng(3)
         self.poses = jnp.asarray(random_grip_motion(body, SnapshotSettings(steps=STEPS, keyframes=1), random))
         self.weights = jnp.asarray(1e3 * random.standard_normal((STEPS, self.model.latent_size)))
@@ -93,7 +93,10 @@ def test_adjoint_and_sensitivities_agree_with_central_differences(name, integrat
     swept = adjoint(case.model, case.settings, case.material, start, case.poses, trajectory.latents, loss_gradient)
     backward = sum(
         np.asarray(d) @ np.asarray(g) for d, g in zip(case.directions, swept.material, strict=True)
-    ) + np.einsum("kni,knip->p", swept.past, start.past_tangents)
+    ) + sum(
+        np.tensordot(cotangent, tangents, axes=cotangent.ndim)
+        for cotangent, tangents in zip(swept.past, start.past_tangents, strict=True)
+    )
     differences = case.differences()
     # a parameter's slope may be small beside the others': relative to the largest of its kind
     scale = np.maximum(np.abs(differences), 1e-3 * np.abs(differences).max())
@@ -124,7 +127,11 @@ def test_the_start_corrections_are_the_derivatives_of_the_start():
         values = []
         for sign in (1.0, -1.0):
             moved = start._replace(
-                past=start.past + sign * step * start.past_tangents[..., zones + k],
+                past=jax.tree.map(
+                    lambda value, tangents, k=k, sign=sign: value + sign * step * tangents[..., zones + k],
+                    start.past,
+                    start.past_tangents,
+                ),
                 latents=start.latents + sign * step * start.latent_tangents[..., zones + k],
             )
             _, run = rollout(case.model, case.settings, case.material, directions, moved, case.poses)
@@ -136,8 +143,8 @@ def test_the_start_corrections_are_the_derivatives_of_the_start():
 def test_the_hessian_is_the_derivative_of_the_gradient():
     case = Case(gripped_bar(), BDF2)
     start, trajectory = case.run(case.material)
-    frame = kinematics(case.model, case.poses[0])
-    problem = step_problem(case.model, case.settings, frame, start.past)
+    frame = support_kinematics(case.model, case.poses[0])
+    problem = step_problem(case.model, case.settings, frame, start.past, case.material)
     latent = trajectory.latents[3]
 
     def slope(z):

@@ -27,6 +27,7 @@ from realsimloop_ros.dynamics.rollout import (
     moved_by,
     undeformed_state,
     with_free_start,
+    without_tangents,
 )
 from realsimloop_ros.estimation.estimator import TwinEstimator
 from realsimloop_ros.estimation.updates import UpdateStatus
@@ -41,9 +42,7 @@ def true_start() -> TwinState:
     twin = clamped_twin()
     held = undeformed_state(twin.model, STEP, NO_POSES, 2 * MODES)
     moved = moved_by(with_free_start(twin.model, STEP, NO_POSES, held, 0, MODES), jnp.asarray(TRUE_START))
-    return moved._replace(
-        past_tangents=moved.past_tangents[..., :0], latent_tangents=moved.latent_tangents[..., :0]
-    )
+    return without_tangents(moved)
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +76,7 @@ def test_the_start_is_found_with_the_material(released: Scene) -> None:
     # theta alone is published
     assert last.covariance.shape == (1, 1)
     state = estimator.start_of(0, last.material)
-    np.testing.assert_allclose(state.past[0], true_start().past[0], atol=1e-4)
+    np.testing.assert_allclose(state.past.points[0], true_start().past.points[0], atol=1e-4)
 
 
 def test_after_a_reset_the_start_is_another_and_the_material_is_known(released: Scene) -> None:

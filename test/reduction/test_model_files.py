@@ -11,7 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from realsimloop_ros.mechanics.elements import lumped_masses, quadrature
 from realsimloop_ros.mechanics.laws import StableNeoHookean, Yeoh
+from realsimloop_ros.mechanics.material import material_of
 from realsimloop_ros.reduction.model import (
     InvalidModelError,
     ReducedBody,
@@ -22,6 +24,7 @@ from realsimloop_ros.reduction.model import (
     project_forces,
     save_reduced_body,
     strain_map,
+    support_kinematics,
 )
 from realsimloop_ros.resources import share_directory
 from reduced_bodies import REST_POSES, gripped_bar, smooth_reduced_body
@@ -33,6 +36,8 @@ REDUCED = replace(
     card={"subspace": "synthetic", "rms": 1e-4},
 )
 MODEL = REDUCED.model()
+SUPPORT = support_kinematics(MODEL, jnp.asarray(REST_POSES).at[1, 2].add(0.02))
+SAMPLED_NODES = quadrature(REDUCED.body).nodes[REDUCED.sample_index]
 FRAME = kinematics(MODEL, jnp.asarray(REST_POSES).at[1, 2].add(0.02))
 
 
@@ -121,7 +126,7 @@ def test_a_damaged_file_is_named_with_its_remedy(saved: Path, damage: Callable[[
         ({"header": json.dumps({"format": "other-1"})}, "format 'other-1', expected 'realsimloop-reduced-1'"),
         ({"header": "{"}, "Expecting property name"),
         ({"body_rest_positions": None}, "rest_positions"),
-        ({"basis": np.zeros((5, 3, 2))}, r"basis: shape \(5, 3, 2\), expected \(189, 3, r\)"),
+        ({"basis": np.zeros((5, 3, 2))}, r"basis: shape \(5, 3, 2\), expected \(189, 3, R\)"),
         ({"basis": np.full(REDUCED.basis.shape, np.nan)}, "basis: non-finite numbers"),
         ({"basis": np.ones(REDUCED.basis.shape)}, "basis: moves held vertices"),
         ({"sample_weight": [1.0, 1.0, 1.0]}, "one non-negative weight per sample"),
@@ -163,29 +168,32 @@ def test_the_law_is_neo_hookean_unless_another_is_given() -> None:
 
 def test_tangents_and_strains_are_derivatives_of_the_positions() -> None:
     latent = jnp.asarray(np.random.default_rng(0).standard_normal(6) * 1e-2)
-    moves = position_tangents(MODEL, FRAME, jnp.eye(6))
+    moves = position_tangents(MODEL, FRAME, jnp.zeros(6), jnp.eye(6))
     # positions are affine in z: both sides are the same sum
     whole = FRAME.base + jnp.einsum("nir,r->ni", moves, latent)
     np.testing.assert_allclose(positions(MODEL, FRAME, latent), whole, atol=1e-15)
-    base, lift = strain_map(MODEL, FRAME)
+    strains = strain_map(MODEL, SUPPORT)
     x = np.asarray(positions(MODEL, FRAME, latent))
-    F = np.einsum("cai,caj->cij", x[np.asarray(MODEL.samples.nodes)], np.asarray(MODEL.samples.gradients))
-    np.testing.assert_allclose(base + (lift @ latent).reshape(-1, 3, 3), F, atol=1e-13)
+    F = np.einsum("cai,caj->cij", x[SAMPLED_NODES], np.asarray(MODEL.samples.gradients))
+    np.testing.assert_allclose(strains.at(latent), F, atol=1e-13)
 
 
 def test_projected_forces_do_the_work_of_the_forces() -> None:
     random = np.random.default_rng(1)
     forces, velocity = random.standard_normal((189, 3)), jnp.asarray(random.standard_normal(6))
-    moves = np.asarray(position_tangents(MODEL, FRAME, velocity[:, None]))[..., 0]
-    work = float(project_forces(MODEL, FRAME, jnp.asarray(forces)) @ velocity)
+    moves = np.asarray(position_tangents(MODEL, FRAME, jnp.zeros(6), velocity[:, None]))[..., 0]
+    work = float(project_forces(MODEL, SUPPORT, jnp.asarray(forces)) @ velocity)
     assert work == pytest.approx(float((forces * moves).sum()), rel=1e-12)
 
 
 def test_the_reduced_mass_is_the_total_mass_whatever_the_grips_do() -> None:
-    moves = np.asarray(position_tangents(MODEL, FRAME, jnp.eye(6)))
-    mass = np.einsum("n,nir,nis->rs", np.asarray(MODEL.masses), moves, moves)
+    moves = np.asarray(position_tangents(MODEL, FRAME, jnp.zeros(6), jnp.eye(6)))
+    masses = lumped_masses(REDUCED.body)
+    mass = np.einsum("n,nir,nis->rs", masses, moves, moves)
+    material = material_of(REDUCED.body, 1e5, 0.45)
+    np.testing.assert_allclose(MODEL.points.matrix(material), mass, atol=1e-12 * masses.sum())
     # rotations keep lengths, and the basis is orthonormal: rounding
-    np.testing.assert_allclose(mass, MODEL.total_mass * np.eye(6), atol=1e-12 * MODEL.total_mass)
+    np.testing.assert_allclose(mass, masses.sum() * np.eye(6), atol=1e-12 * masses.sum())
 
 
 def test_a_basis_of_one_body_is_no_basis_of_another() -> None:

@@ -18,7 +18,7 @@ from realsimloop_ros.body.poses import checked_poses, interpolate
 from realsimloop_ros.dynamics.rollout import TwinState, no_directions, rest_state, rollout
 from realsimloop_ros.dynamics.stepper import CONVERGED, NON_FINITE, StepSettings
 from realsimloop_ros.mechanics.material import Material
-from realsimloop_ros.reduction.model import ReducedModel
+from realsimloop_ros.reduction.model import ReducedModel, vertices
 
 
 class LiveTwinError(ValueError):
@@ -216,6 +216,6 @@ class LiveTwin:
             latent=latents[0],
             latent_velocity=(latents[0] - latents[1]) / self._settings.time_step,
             grip_poses=poses[-1],
-            vertices=np.asarray(self._state.past[0]),
+            vertices=np.asarray(vertices(self._model, jnp.asarray(poses[-1]), self._state.latents[0]), np.float64),
             converged=bool((results == CONVERGED).all()),
         )

@@ -18,6 +18,7 @@ from realsimloop_ros.dynamics.rollout import (
     undeformed_state,
 )
 from realsimloop_ros.dynamics.stepper import CONVERGED, StepSettings
+from realsimloop_ros.mechanics.elements import lumped_masses
 from realsimloop_ros.mechanics.integrators import integrator_named
 from realsimloop_ros.mechanics.material import material_of
 from realsimloop_ros.reduction.cubature import fit_cubature
@@ -25,8 +26,7 @@ from realsimloop_ros.reduction.model import (
     ReducedBody,
     ReducedModel,
     every_sample,
-    kinematics,
-    positions,
+    vertices,
 )
 from realsimloop_ros.reduction.snapshots import Snapshots, SnapshotSettings, generate_snapshots
 from realsimloop_ros.reduction.subspaces import local_displacements, principal_basis
@@ -89,9 +89,7 @@ def held_out_error(
         else:
             state = undeformed_state(model, settings, poses[0], 0)
         _, run = rollout(model, settings, material, none, state, poses)
-        x = np.stack(
-            [np.asarray(positions(model, kinematics(model, poses[k]), run.latents[k])) for k in trajectory.kept]
-        )
+        x = np.stack([np.asarray(vertices(model, poses[k], run.latents[k])) for k in trajectory.kept])
         distance = np.linalg.norm(x - trajectory.positions, axis=2)
         failed = (np.asarray(run.results)[: trajectory.kept[-1] + 1] != CONVERGED).any()
         if failed or not np.isfinite(distance).all() or distance.max() > body.size:
@@ -147,7 +145,8 @@ def reduce_body(
     _logger.info("held-out error with all samples: %s", reference)
     if settings.samples == 0 or settings.samples >= len(complete.sample_index):
         return complete
-    weights = np.asarray(model.masses / model.total_mass)
+    masses = lumped_masses(body)
+    weights = masses / masses.sum()
     latents = np.einsum("n,kni,nir->kr", weights, displacements, basis)
     poses = np.concatenate([trajectory.kept_poses for trajectory in learned])
     cubature = fit_cubature(

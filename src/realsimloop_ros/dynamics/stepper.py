@@ -1,10 +1,13 @@
 """One implicit step of a reduced model: the minimum of the incremental potential over the latent state.
 
-    Phi(z) = kappa M/2 |z|^2 - b^T z + sum_c volume_c (Psi(F_c) + viscous potential),   F_c = F0_c + B_c z
+    Phi(z) = 1/2 c^T K c - b^T c + sum_s volume_s (Psi(F_s) + viscous potential),   F_s = F0_s + B_s c,   c = decoder(z)
 
-with kappa = inertia/h^2 + damping rate_0/h, M the total mass and b all that the step knows beforehand: prediction,
-gravity and damping. Newton's method with the exact Hessian, a Cholesky factor, eigenvalues clamped where it is not
-positive definite, and a backtracking line search. Nothing raises inside jit: a step returns a result code.
+with K = kappa M, kappa = inertia/h^2 + damping rate_0/h, M the mass matrix, and b all that the step knows beforehand:
+prediction, gravity and damping.
+
+Newton's method is followed with an old Hessian for as long as that contracts (a chord costs a gradient, a tenth of a
+Hessian), and with a new one and a backtracking line search where it does not. Nothing raises inside jit: a step returns
+a result code.
 """
 
 from __future__ import annotations
@@ -32,13 +35,17 @@ from realsimloop_ros.mechanics.material import Material
 from realsimloop_ros.reduction.model import (
     Kinematics,
     ReducedModel,
-    positions,
+    StrainMap,
+    point_positions,
     project_forces,
     strain_map,
 )
 
 # how a step ended; STALLED: no step along Newton's direction lowers the potential
 CONVERGED, MAX_ITERATIONS, NON_FINITE, STALLED = 0, 1, 2, 3
+# a chord that leaves more than this share of the way to go is not worth its gradient: from there, some ten chords cost
+# as much as a Hessian and do as much
+_CONTRACTION = 0.35
 
 
 class StepSettings(eqx.Module):
@@ -53,7 +60,7 @@ class StepSettings(eqx.Module):
     gravity: Float[Array, 3] = eqx.field(converter=jnp.asarray, default=STANDARD_GRAVITY)
     mass_damping: float = eqx.field(static=True, default=0.0)
     viscous: bool = eqx.field(static=True, default=False)
-    move_tolerance: float = eqx.field(static=True, default=1e-10)
+    move_tolerance: float = eqx.field(static=True, default=1e-9)
     max_iterations: int = eqx.field(static=True, default=30)
 
     @property
@@ -67,69 +74,91 @@ class StepSettings(eqx.Module):
         """Factor of the present value in a rate of change, 1/s."""
         return self.integrator.rate[0] / self.time_step
 
+    @property
+    def strain_history(self) -> int:
+        """Number of past strains a step looks at."""
+        return len(self.integrator.rate) - 1 if self.viscous else 0
+
+    def tolerance(self, dtype: jnp.dtype) -> float:
+        """move_tolerance, or, in single precision, what rounding leaves of a move, m."""
+        return max(self.move_tolerance, 3e-7) if dtype == jnp.float32 else self.move_tolerance
+
+
+class Past(NamedTuple):
+    """What a step remembers, newest first. points: (k, m, 3) mass points, m; strains: (s, c, 3, 3) Green strains of
+    the samples, none without viscosity."""
+
+    points: Float[Array, "k m 3"]
+    strains: Float[Array, "s c 3 3"]
+
 
 class StepProblem(NamedTuple):
-    """Phi of one step. base: (c, 3, 3) F at z = 0; lift: (c, 9, r) dF/dz; rows: (r, 9 c), lift as the Hessian's
-    product reads it; linear: (r,) b, N; strain_offset: (c, 3, 3) 1/s or None; stiffness: kappa M, N/m."""
+    """Phi of one step. strains: of the samples; linear: (R,) b, N; strain_offset: (c, 3, 3) 1/s or None; stiffness:
+    (R, R) K, N/m."""
 
-    base: Float[Array, "c 3 3"]
-    lift: Float[Array, "c 9 r"]
-    rows: Float[Array, "r s"]
-    linear: Float[Array, " r"]
+    strains: StrainMap
+    linear: Float[Array, " R"]
     strain_offset: Float[Array, "c 3 3"] | None
-    stiffness: Float[Array, ""]
+    stiffness: Float[Array, "R R"]
 
 
 class StepSolution(NamedTuple):
-    """latent: (r,); result code; Newton iterations."""
+    """latent: (r,); result code; iterations: of either kind; hessians: how many were computed; inverse: (r, r) of
+    the last one, m/N."""
 
     latent: Float[Array, " r"]
     result: Int[Array, ""]
     iterations: Int[Array, ""]
+    hessians: Int[Array, ""]
+    inverse: Float[Array, "r r"]
 
 
 def step_problem(
-    model: ReducedModel, settings: StepSettings, frame: Kinematics, past: Float[Array, "k n 3"]
+    model: ReducedModel, settings: StepSettings, frame: Kinematics, past: Past, material: Material
 ) -> StepProblem:
-    """Phi of the step that ends at `frame`, after past positions (k, n, 3), newest first, m."""
-    stiffness = jnp.asarray(settings.stiffness * model.total_mass)
-    base, lift = strain_map(model, frame)
-    return StepProblem(base, lift, _rows(lift), *_of_the_past(model, settings, frame, past), stiffness)
+    """Phi of the step that ends at `frame` (of the support), after `past`."""
+    return StepProblem(strain_map(model, frame), *of_the_past(model, settings, frame, past, material))
 
 
-def _rows(lift: Float[Array, "c 9 r"]) -> Float[Array, "r s"]:
-    return lift.reshape(-1, lift.shape[2]).T
+def of_the_past(
+    model: ReducedModel, settings: StepSettings, frame: Kinematics, past: Past, material: Material
+) -> tuple[Float[Array, " R"], Float[Array, "c 3 3"] | None, Float[Array, "R R"]]:
+    """What past and masses decide of a step: b, N, the strain offset, 1/s, and K, N/m."""
+    base = frame.base[model.points.nodes]
+    force = -model.points.masses(material)[:, None] * acceleration(settings, base, past.points)
+    stiffness = settings.stiffness * model.points.matrix(material)
+    return project_forces(model, frame, force), strain_offset(settings, past), stiffness
 
 
-def _of_the_past(
-    model: ReducedModel, settings: StepSettings, frame: Kinematics, past: Float[Array, "k n 3"]
-) -> tuple[Float[Array, " r"], Float[Array, "c 3 3"] | None]:
-    """What past positions decide of a step: b, N, and the strain offset, 1/s."""
+def acceleration(settings: StepSettings, x: Float[Array, "m 3"], past: Float[Array, "k m 3"]) -> Array:
+    """Acceleration of the mass points at x, m/s^2: what their masses are multiplied with in the force balance, gravity
+    and damping included."""
     scheme, h = settings.integrator, settings.time_step
     prediction = jnp.tensordot(jnp.asarray(scheme.predictor, past.dtype), past, axes=1)
-    acceleration = scheme.inertia / h**2 * (prediction - frame.base) + settings.gravity[None]
+    result = scheme.inertia / h**2 * (x - prediction) - settings.gravity.astype(x.dtype)[None]
     if settings.mass_damping:
         weights = jnp.asarray(scheme.rate[1:], past.dtype) / h
-        velocity = settings.rate * frame.base + jnp.tensordot(weights, past[: len(weights)], axes=1)
-        acceleration = acceleration - settings.mass_damping * velocity
-    linear = project_forces(model, frame, model.masses[:, None] * acceleration)
-    return linear, strain_offset(model, settings, past) if settings.viscous else None
+        velocity = settings.rate * x + jnp.tensordot(weights, past[: len(weights)], axes=1)
+        result = result + settings.mass_damping * velocity
+    return result
 
 
-def static_problem(model: ReducedModel, settings: StepSettings, frame: Kinematics) -> StepProblem:
-    """The potential whose minimum is the static equilibrium at `frame`."""
-    gravity = jnp.broadcast_to(settings.gravity, frame.base.shape)
-    linear = project_forces(model, frame, model.masses[:, None] * gravity)
-    base, lift = strain_map(model, frame)
-    return StepProblem(base, lift, _rows(lift), linear, None, jnp.asarray(0.0))
+def static_problem(
+    model: ReducedModel, settings: StepSettings, frame: Kinematics, material: Material
+) -> StepProblem:
+    """The potential whose minimum is the static equilibrium at `frame` (of the support)."""
+    masses = model.points.masses(material)
+    linear = project_forces(model, frame, masses[:, None] * settings.gravity.astype(masses.dtype)[None])
+    size = model.basis.shape[2]
+    return StepProblem(strain_map(model, frame), linear, None, jnp.zeros((size, size), linear.dtype))
 
 
-def strain_offset(model: ReducedModel, settings: StepSettings, past: Float[Array, "k n 3"]) -> Array:
-    """What past strains contribute to the strain rate, (c, 3, 3), 1/s."""
-    weights = jnp.asarray(settings.integrator.rate[1:], past.dtype) / settings.time_step
-    samples = model.samples
-    F = jnp.einsum("kcai,caj->kcij", past[: len(weights)][:, samples.nodes], samples.gradients)
-    return jnp.tensordot(weights, jax.vmap(jax.vmap(green_strain))(F), axes=1)
+def strain_offset(settings: StepSettings, past: Past) -> Float[Array, "c 3 3"] | None:
+    """What past strains contribute to the strain rate, 1/s; None without viscosity."""
+    if not settings.viscous:
+        return None
+    weights = jnp.asarray(settings.integrator.rate[1:], past.strains.dtype) / settings.time_step
+    return jnp.tensordot(weights, past.strains, axes=1)
 
 
 def _sampled(model: ReducedModel, material: Material) -> tuple[Elasticity, Array]:
@@ -137,72 +166,116 @@ def _sampled(model: ReducedModel, material: Material) -> tuple[Elasticity, Array
     return Elasticity(material.youngs_modulus[zone], material.poisson_ratio[zone]), material.viscosity[zone]
 
 
-def _strain(problem: StepProblem, latent: Array) -> Array:
-    return problem.base + (problem.lift @ latent).reshape(-1, 3, 3)
-
-
 def potential(
     model: ReducedModel, settings: StepSettings, problem: StepProblem, material: Material, latent: Array
 ) -> Float[Array, ""]:
     """Phi, J, up to a constant."""
-    F = _strain(problem, latent)
+    stored, half, work = _energies(model, settings, problem, material, latent)
+    return stored + half - work
+
+
+def _energies(
+    model: ReducedModel, settings: StepSettings, problem: StepProblem, material: Material, latent: Array
+) -> tuple[Array, Array, Array]:
+    """Stored and dissipated energy, that of inertia, and the work of b: Phi is the first two less the third, J."""
+    c = model.decoder(latent)
+    F = problem.strains.at(c)
     elasticity, viscosity = _sampled(model, material)
     density = jax.vmap(partial(energy, model.law))(F, elasticity)
     if problem.strain_offset is not None:
-        rate = jnp.asarray(settings.rate)
+        rate = jnp.asarray(settings.rate, F.dtype)
         density += jax.vmap(viscous_energy, (0, 0, None, 0))(F, problem.strain_offset, rate, viscosity)
-    quadratic = 0.5 * problem.stiffness * jnp.dot(latent, latent) - jnp.dot(problem.linear, latent)
-    return quadratic + jnp.dot(model.samples.volume, density)
+    half = 0.5 * jnp.dot(c, problem.stiffness @ c)
+    return jnp.dot(model.samples.volume, density), half, jnp.dot(problem.linear, c)
 
 
 def gradient(
     model: ReducedModel, settings: StepSettings, problem: StepProblem, material: Material, latent: Array
 ) -> Float[Array, " r"]:
     """dPhi/dz, N: the residual of the step."""
-    F = _strain(problem, latent)
+    if model.decoder.linear:
+        return _coordinate_gradient(model, settings, problem, material, latent)
+    c, pullback = jax.vjp(model.decoder, latent)
+    return pullback(_coordinate_gradient(model, settings, problem, material, c))[0]
+
+
+def _coordinate_gradient(
+    model: ReducedModel, settings: StepSettings, problem: StepProblem, material: Material, c: Array
+) -> Float[Array, " R"]:
+    piola = sample_stress(model, settings, problem.strain_offset, material, problem.strains.at(c))
+    weighted = (model.samples.volume[:, None, None] * piola).reshape(-1)
+    return problem.stiffness @ c - problem.linear + weighted @ problem.strains.lift.reshape(len(weighted), -1)
+
+
+def sample_stress(
+    model: ReducedModel, settings: StepSettings, offset: Array | None, material: Material, F: Array
+) -> Float[Array, "c 3 3"]:
+    """First Piola-Kirchhoff stress of the samples, viscosity included, Pa; offset: see strain_offset."""
     elasticity, viscosity = _sampled(model, material)
     piola = jax.vmap(partial(stress, model.law))(F, elasticity)
-    if problem.strain_offset is not None:
-        second = viscosity[:, None, None] * (settings.rate * jax.vmap(green_strain)(F) + problem.strain_offset)
-        piola += F @ second
-    weighted = (model.samples.volume[:, None, None] * piola).reshape(-1)
-    return problem.stiffness * latent - problem.linear + weighted @ problem.lift.reshape(len(weighted), -1)
+    if offset is not None:
+        rate = settings.rate * jax.vmap(green_strain)(F) + offset
+        piola += F @ (viscosity[:, None, None] * rate)
+    return piola
 
 
 def gradient_and_hessian(
     model: ReducedModel, settings: StepSettings, problem: StepProblem, material: Material, latent: Array
 ) -> tuple[Float[Array, " r"], Float[Array, "r r"]]:
-    """dPhi/dz and its exact derivative."""
-    F = _strain(problem, latent)
+    """dPhi/dz and its exact derivative, the decoder's curvature included."""
+    c = model.decoder(latent)
+    F = problem.strains.at(c)
     elasticity, viscosity = _sampled(model, material)
     piola, tangent = jax.vmap(partial(stress_and_tangent, model.law))(F, elasticity)
     if problem.strain_offset is not None:
-        rate = jnp.asarray(settings.rate)
+        rate = jnp.asarray(settings.rate, F.dtype)
         more = jax.vmap(viscous_stress_and_tangent, (0, 0, None, 0))(F, problem.strain_offset, rate, viscosity)
         piola, tangent = piola + more[0], tangent + more[1]
-    volume, lift = model.samples.volume, problem.lift
-    r = latent.shape[0]
+    volume, lift = model.samples.volume, problem.strains.lift
     weighted = (volume[:, None, None] * piola).reshape(-1)
-    stiff = ((volume[:, None, None] * tangent) @ lift).reshape(-1, r)
-    hessian = problem.rows @ stiff + problem.stiffness * jnp.eye(r, dtype=latent.dtype)
-    return problem.stiffness * latent - problem.linear + problem.rows @ weighted, hessian
+    flat = lift.reshape(len(weighted), -1)
+    slope = problem.stiffness @ c - problem.linear + weighted @ flat
+    stiff = ((volume[:, None, None] * tangent) @ lift).reshape(flat.shape)
+    hessian = flat.T @ stiff + problem.stiffness
+    if model.decoder.linear:
+        return slope, hessian
+    jacobian = jax.jacfwd(model.decoder)(latent)
+    # the decoder bends under the force that acts along its coordinates
+    curvature = jax.hessian(lambda z: jnp.dot(slope, model.decoder(z)))(latent)
+    return slope @ jacobian, jacobian.T @ hessian @ jacobian + curvature
 
 
-def solve_positive(hessian: Float[Array, "r r"], right: Array) -> Array:
-    """hessian^-1 right, right (r,) or (r, p), by Cholesky; else with clamped magnitudes of the eigenvalues."""
-    factor = jnp.linalg.cholesky(hessian)
+def inverse_of(hessian: Float[Array, "r r"]) -> Float[Array, "r r"]:
+    """Its inverse where it is positive definite, else that with the magnitudes of its eigenvalues, clamped."""
+    factor = jax.lax.linalg.cholesky(hessian, symmetrize_input=False)
 
     def direct() -> Array:
-        return jax.scipy.linalg.cho_solve((factor, True), right)
+        eye = jnp.eye(len(hessian), dtype=hessian.dtype)
+        half = jax.lax.linalg.triangular_solve(factor, eye, left_side=True, lower=True)
+        return half.T @ half
 
     def clamped() -> Array:
         safe = jnp.where(jnp.isfinite(hessian), hessian, 0.0)
         values, vectors = jnp.linalg.eigh(safe)
-        values = jnp.maximum(jnp.abs(values), 1e-8 * jnp.max(jnp.abs(values)) + 1e-300)
-        scaled = jnp.swapaxes(vectors, 0, 1) @ right
-        return vectors @ (scaled / (values if right.ndim == 1 else values[:, None]))
+        magnitudes = jnp.abs(values)
+        tiny = jnp.finfo(hessian.dtype).tiny
+        values = jnp.maximum(magnitudes, 1e-8 * jnp.max(magnitudes) + tiny)
+        return (vectors / values[None]) @ vectors.T
 
     return jax.lax.cond(jnp.all(jnp.isfinite(factor)), direct, clamped)
+
+
+class _Search(NamedTuple):
+    """Where the minimisation stands. slope: the gradient at `latent`; inverse: (r, r); fresh: whether a new Hessian is
+    asked for."""
+
+    latent: Array
+    slope: Array
+    inverse: Array
+    fresh: Array
+    iterations: Array
+    hessians: Array
+    result: Array
 
 
 def minimise(
@@ -211,107 +284,146 @@ def minimise(
     problem: StepProblem,
     material: Material,
     start: Float[Array, " r"],
+    inverse: Float[Array, "r r"] | None = None,
 ) -> StepSolution:
-    """The latent state (r,) that minimises Phi, from `start`: the lowest finite one found, whatever the result."""
+    """The latent state (r,) that minimises Phi, from `start`: the lowest finite one found, whatever the result.
 
-    def value_of(latent: Array) -> Array:
-        return potential(model, settings, problem, material, latent)
+    inverse: of a Hessian of a step before, where there is one that is not zero.
+    """
+    dtype = start.dtype
+    tolerance = settings.tolerance(dtype)
+    terms = partial(_energies, model, settings, problem, material)
 
-    def iteration(carry: tuple) -> tuple:
-        latent, value, count, _, previous = carry
+    def slope_at(latent: Array) -> Array:
+        return gradient(model, settings, problem, material, latent)
+
+    def chord(search: _Search) -> _Search:
+        """One gradient at the end of the old Hessian's direction tells whether that leads on."""
+        direction = -search.inverse @ search.slope
+        move = jnp.linalg.norm(direction)
+        trial = search.latent + direction
+        slope = slope_at(trial)
+        last = -search.inverse @ slope
+        left = jnp.linalg.norm(last)
+        done = left <= tolerance
+        leads = done | (left <= _CONTRACTION * move)
+        return _Search(
+            # the next direction is known already: where it is the last, it is taken
+            jnp.where(done, trial + last, jnp.where(leads, trial, search.latent)),
+            jnp.where(leads, slope, search.slope),
+            search.inverse,
+            ~leads,
+            search.iterations + 1,
+            search.hessians,
+            jnp.where(done, CONVERGED, MAX_ITERATIONS),
+        )
+
+    def newton(search: _Search) -> _Search:
+        latent = search.latent
         slope_vector, hessian = gradient_and_hessian(model, settings, problem, material, latent)
-        direction = -solve_positive(hessian, slope_vector)
+        inverse = inverse_of(hessian)
+        direction = -inverse @ slope_vector
         slope = jnp.dot(slope_vector, direction)
+        stored, half, work = terms(latent)
+        value = stored + half - work
         # near the minimum a decrease drowns in the rounding of the terms that make up the energy; allow that much
-        inertia, work = 0.5 * problem.stiffness * jnp.dot(latent, latent), jnp.dot(problem.linear, latent)
-        terms = jnp.abs(value - inertia + work) + inertia + jnp.abs(work)
-        slack = 1e3 * jnp.finfo(latent.dtype).eps * terms
+        slack = 1e3 * jnp.finfo(dtype).eps * (jnp.abs(stored) + half + jnp.abs(work))
+
+        def value_of(step: Array) -> Array:
+            stored, half, work = terms(latent + step * direction)
+            return stored + half - work
 
         def lower(step: Array, trial: Array) -> Array:
             return trial <= value + 1e-4 * step * slope + slack
 
-        def too_long(search: tuple) -> Array:
-            step, trial = search
-            return ~lower(step, trial) & (step > 1e-6)
+        def too_long(line: tuple) -> Array:
+            return ~lower(*line) & (line[0] > 1e-6)
 
-        def halve(search: tuple) -> tuple:
-            step = 0.5 * search[0]
-            return step, value_of(latent + step * direction)
+        def halve(line: tuple) -> tuple:
+            return 0.5 * line[0], value_of(0.5 * line[0])
 
-        one = jnp.ones((), latent.dtype)
-        step, trial = jax.lax.while_loop(too_long, halve, (one, value_of(latent + direction)))
+        one = jnp.ones((), dtype)
+        step, trial = jax.lax.while_loop(too_long, halve, (one, value_of(one)))
         found = lower(step, trial)
         # what is left to go, not what the line search allows: a short step is no sign of a minimum
         move = jnp.linalg.norm(direction)
         failed = jnp.where(jnp.isfinite(move), STALLED, NON_FINITE)
-        following = jnp.where(found, latent + step * direction, latent)
-
-        def with_the_same_hessian() -> tuple[Array, Array]:
-            """One more step at the price of a gradient; kept where it shows that the end is reached."""
-            left = gradient(model, settings, problem, material, following)
-            last = -solve_positive(hessian, left)
-            reached = jnp.linalg.norm(last) <= settings.move_tolerance
-            return jnp.where(reached, following + last, following), reached
-
-        # once Newton's method converges quadratically, its next direction is all but known
-        fast = found & (move < 0.1 * previous) & (move > settings.move_tolerance)
-        following, reached = jax.lax.cond(
-            fast, with_the_same_hessian, lambda: (following, move <= settings.move_tolerance)
-        )
         going_on = jnp.where(found, MAX_ITERATIONS, failed)
-        result = jnp.where(reached, CONVERGED, going_on)
-        return following, jnp.where(found, trial, value), count + 1, result, move
+        following = jnp.where(found, latent + step * direction, latent)
+        return _Search(
+            following,
+            slope_at(following),
+            inverse,
+            jnp.asarray(False),
+            search.iterations + 1,
+            search.hessians + 1,
+            jnp.where(move <= tolerance, CONVERGED, going_on),
+        )
 
-    def unfinished(carry: tuple) -> Array:
-        _, _, count, result, _ = carry
-        return (result == MAX_ITERATIONS) & (count < settings.max_iterations)
+    def unfinished(search: _Search) -> Array:
+        return (search.result == MAX_ITERATIONS) & (search.iterations < settings.max_iterations)
 
-    value = value_of(start)
-    # from where the potential is not finite there is nothing to descend
-    begin = jnp.where(jnp.isfinite(value), MAX_ITERATIONS, NON_FINITE)
-    first = (start, value, jnp.zeros((), jnp.int32), begin, jnp.zeros((), start.dtype))
-    latent, _, count, result, _ = jax.lax.while_loop(unfinished, iteration, first)
-    return StepSolution(latent, result, count)
+    def chords(search: _Search) -> _Search:
+        return jax.lax.while_loop(lambda s: unfinished(s) & ~s.fresh, chord, search)
+
+    if inverse is None:
+        inverse = jnp.zeros((len(start), len(start)), dtype)
+    slope = slope_at(start)
+    zero = jnp.zeros((), jnp.int32)
+    # from where the forces are not finite there is nothing to descend
+    begin = jnp.where(jnp.isfinite(slope).all(), MAX_ITERATIONS, NON_FINITE)
+    known = jnp.trace(inverse) > 0.0
+    first = _Search(start, slope, inverse, ~known, zero, zero, begin)
+    # two loops rather than a branch in one: a branch would copy all that it looks at
+    end = jax.lax.while_loop(unfinished, lambda search: chords(newton(search)), chords(first))
+    return StepSolution(end.latent, end.result, end.iterations, end.hessians, end.inverse)
 
 
-def better_start(
-    model: ReducedModel,
-    settings: StepSettings,
-    problem: StepProblem,
-    material: Material,
-    latents: Float[Array, "2 r"],
-) -> Float[Array, " r"]:
-    """The extrapolation of the last two latent states, or the last one where its potential is lower."""
-    extrapolated = 2.0 * latents[0] - latents[1]
-    values = [potential(model, settings, problem, material, z) for z in (extrapolated, latents[0])]
-    return jnp.where(values[0] < values[1], extrapolated, latents[0])
+def better_start(latents: Float[Array, "2 r"]) -> Float[Array, " r"]:
+    """Where the last two latent states, newest first, lead."""
+    return 2.0 * latents[0] - latents[1]
 
 
 def residual(
     model: ReducedModel,
     settings: StepSettings,
     frame: Kinematics,
-    problem: StepProblem,
-    past: Float[Array, "k n 3"],
+    strains: StrainMap,
+    past: Past,
     material: Material,
     latent: Float[Array, " r"],
 ) -> Float[Array, " r"]:
-    """The step's residual as a function of past and material, which is what sensitivities differentiate.
+    """The step's residual as a function of all that it depends on, which is what sensitivities differentiate.
 
-    problem: that of the step, at `frame`, which is not differentiated.
+    strains: those at `frame` (of the support).
     """
-    linear, offset = _of_the_past(model, settings, frame, past)
-    return gradient(model, settings, problem._replace(linear=linear, strain_offset=offset), material, latent)
+    problem = StepProblem(strains, *of_the_past(model, settings, frame, past, material))
+    return gradient(model, settings, problem, material, latent)
 
 
 def static_latent(
     model: ReducedModel, settings: StepSettings, material: Material, frame: Kinematics, start: Array
 ) -> StepSolution:
-    """Latent state of static equilibrium at `frame`."""
-    return minimise(model, settings, static_problem(model, settings, frame), material, start)
+    """Latent state of static equilibrium at `frame` (of the support)."""
+    return minimise(model, settings, static_problem(model, settings, frame, material), material, start)
 
 
-def past_of_rest(model: ReducedModel, settings: StepSettings, frame: Kinematics, latent: Array) -> Array:
-    """Past positions (k, n, 3) of a body that has rested at `latent`."""
-    x = positions(model, frame, latent)
-    return jnp.broadcast_to(x, (settings.integrator.history, *x.shape))
+def past_entry(
+    model: ReducedModel, settings: StepSettings, frame: Kinematics, strains: StrainMap, latent: Array
+) -> Past:
+    """What later steps remember of a body at `latent`: one entry of points (1, m, 3) and strains (0 or 1, c, 3, 3)."""
+    points = point_positions(model, frame, latent)[None]
+    if not settings.viscous:
+        return Past(points, jnp.zeros((0, *strains.base.shape), points.dtype))
+    return Past(points, jax.vmap(green_strain)(strains.at(model.decoder(latent)))[None])
+
+
+def remembered(past: Past, entry: Past) -> Past:
+    """The past with the newest entry in front and the oldest gone."""
+    return Past(*(jnp.concatenate([new, old])[: len(old)] for new, old in zip(entry, past, strict=True)))
+
+
+def past_of_rest(settings: StepSettings, entry: Past) -> Past:
+    """The past of a body that has rested at an entry."""
+    counts = settings.integrator.history, settings.strain_history
+    return Past(*(jnp.repeat(part, count, axis=0) for part, count in zip(entry, counts, strict=True)))

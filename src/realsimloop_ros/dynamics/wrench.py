@@ -7,18 +7,23 @@ balance and drop out, so this is the reaction that is consistent with the reduce
 
 from __future__ import annotations
 
-from functools import partial
-
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from realsimloop_ros.dynamics.stepper import StepSettings, strain_offset
-from realsimloop_ros.mechanics.laws import Elasticity, green_strain, stress
+from realsimloop_ros.dynamics.stepper import (
+    Past,
+    StepSettings,
+    acceleration,
+    past_entry,
+    past_of_rest,
+    sample_stress,
+    strain_offset,
+)
 from realsimloop_ros.mechanics.material import Material
 from realsimloop_ros.reduction.grip_warp import quaternion_product, quaternion_to_matrix
-from realsimloop_ros.reduction.model import Kinematics, ReducedModel, kinematics, positions
+from realsimloop_ros.reduction.model import ReducedModel, point_positions, strain_map, support_kinematics
 
 
 def _moved(poses: Float[Array, "g 7"], twists: Float[Array, "g 6"]) -> Float[Array, "g 7"]:
@@ -29,54 +34,35 @@ def _moved(poses: Float[Array, "g 7"], twists: Float[Array, "g 6"]) -> Float[Arr
     return jnp.concatenate([poses[:, :3] + twists[:, :3], quaternion_product(turn, poses[:, 3:])], axis=1)
 
 
-def _vertex_forces(
-    model: ReducedModel,
-    settings: StepSettings,
-    past: Float[Array, "k n 3"],
-    material: Material,
-    x: Float[Array, "n 3"],
-) -> Float[Array, "n 3"]:
-    """dPhi/dx (n, 3), N, with the elastic part by cubature."""
-    scheme, h = settings.integrator, settings.time_step
-    prediction = jnp.tensordot(jnp.asarray(scheme.predictor, past.dtype), past, axes=1)
-    acceleration = scheme.inertia / h**2 * (x - prediction) - settings.gravity[None]
-    if settings.mass_damping:
-        weights = jnp.asarray(scheme.rate[1:], past.dtype) / h
-        velocity = settings.rate * x + jnp.tensordot(weights, past[: len(weights)], axes=1)
-        acceleration = acceleration + settings.mass_damping * velocity
-    samples = model.samples
-    F = jnp.einsum("cai,caj->cij", x[samples.nodes], samples.gradients)
-    elasticity = Elasticity(
-        jnp.asarray(material.youngs_modulus)[samples.zone], jnp.asarray(material.poisson_ratio)[samples.zone]
-    )
-    piola = jax.vmap(partial(stress, model.law))(F, elasticity)
-    if settings.viscous:
-        viscosity = jnp.asarray(material.viscosity)[samples.zone]
-        rate = settings.rate * jax.vmap(green_strain)(F) + strain_offset(model, settings, past)
-        piola += F @ (viscosity[:, None, None] * rate)
-    nodal = jnp.einsum("c,cij,caj->cai", samples.volume, piola, samples.gradients)
-    elastic = jax.ops.segment_sum(nodal.reshape(-1, 3), samples.nodes.reshape(-1), len(x))
-    return model.masses[:, None] * acceleration + elastic
-
-
 def grip_wrenches(
     model: ReducedModel,
     settings: StepSettings,
     grip_poses: Float[Array, "g 7"],
-    past: Float[Array, "k n 3"],
+    past: Past,
     material: Material,
     latent: Float[Array, " r"],
 ) -> Float[Array, "g 6"]:
     """Force and moment (g, 6), N and N m, that the body exerts on each tool, in the tool's frame.
 
-    latent: converged state of the step that ends at grip_poses after past positions (k, n, 3).
+    latent: converged state of the step that ends at grip_poses after `past`.
     """
+    coordinates = model.decoder(latent)
+    samples = model.samples
 
-    def vertices(twists: Array) -> Array:
-        return positions(model, kinematics(model, _moved(grip_poses, twists)), latent)
+    def moved(twists: Array) -> tuple[Array, Array]:
+        frame = support_kinematics(model, _moved(grip_poses, twists))
+        local = samples.basis @ coordinates
+        turn, nodes = frame.turn[samples.nodes], frame.base[samples.nodes]
+        x = nodes + jnp.einsum("cail,cal->cai", turn, local.reshape(nodes.shape))
+        F = jnp.einsum("cai,caj->cij", x, samples.gradients)
+        return point_positions(model, frame, latent), F
 
-    x, pullback = jax.vjp(vertices, jnp.zeros((len(grip_poses), 6), latent.dtype))
-    (on_body,) = pullback(_vertex_forces(model, settings, past, material, x))
+    zero = jnp.zeros((len(grip_poses), 6), latent.dtype)
+    (points, F), pullback = jax.vjp(moved, zero)
+    force = model.points.masses(material)[:, None] * acceleration(settings, points, past.points)
+    offset = strain_offset(settings, past)
+    piola = sample_stress(model, settings, offset, material, F)
+    (on_body,) = pullback((force, samples.volume[:, None, None] * piola))
     turn = quaternion_to_matrix(grip_poses[:, 3:])
     force = jnp.einsum("gji,gj->gi", turn, on_body[:, :3])
     moment = jnp.einsum("gji,gj->gi", turn, on_body[:, 3:])
@@ -88,8 +74,8 @@ def wrenches_with_tangents(
     model: ReducedModel,
     settings: StepSettings,
     grip_poses: Float[Array, "g 7"],
-    past: Float[Array, "k n 3"],
-    past_tangents: Float[Array, "k n 3 p"],
+    past: Past,
+    past_tangents: Past,
     material: Material,
     directions: Material,
     latent: Float[Array, " r"],
@@ -97,11 +83,11 @@ def wrenches_with_tangents(
 ) -> tuple[Float[Array, "g 6"], Float[Array, "g 6 p"]]:
     """grip_wrenches and their derivatives along p directions of everything that depends on the material."""
 
-    def of(past: Array, material: Material, latent: Array) -> Array:
+    def of(past: Past, material: Material, latent: Array) -> Array:
         return grip_wrenches(model, settings, grip_poses, past, material, latent)
 
     wrenches, linear = jax.linearize(of, past, jax.tree.map(jnp.asarray, material), latent)
-    tangents = jax.vmap(linear, in_axes=(3, 0, 1), out_axes=2)(
+    tangents = jax.vmap(linear, in_axes=(-1, 0, 1), out_axes=2)(
         past_tangents, jax.tree.map(jnp.asarray, directions), latent_tangents
     )
     return wrenches, tangents
@@ -111,7 +97,6 @@ def resting_wrenches(
     model: ReducedModel, settings: StepSettings, grip_poses: Array, material: Material, latent: Array
 ) -> Float[Array, "g 6"]:
     """The wrenches of a body at rest."""
-    frame: Kinematics = kinematics(model, grip_poses)
-    x = positions(model, frame, latent)
-    past = jnp.broadcast_to(x, (settings.integrator.history, *x.shape))
-    return grip_wrenches(model, settings, grip_poses, past, material, latent)
+    frame = support_kinematics(model, grip_poses)
+    entry = past_entry(model, settings, frame, strain_map(model, frame), latent)
+    return grip_wrenches(model, settings, grip_poses, past_of_rest(settings, entry), material, latent)

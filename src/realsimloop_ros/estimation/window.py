@@ -96,7 +96,7 @@ def observed_vertices(
 
     frame = kinematics(model, grip_poses)
     latent, tangent = between(start[0], run[0]), between(start[1], run[1])
-    return positions(model, frame, latent), position_tangents(model, frame, tangent)
+    return positions(model, frame, latent), position_tangents(model, frame, latent, tangent)
 
 
 def roll_out(

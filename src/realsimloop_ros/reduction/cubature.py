@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from scipy.optimize import nnls
 
 from realsimloop_ros.mechanics.laws import Elasticity, stress_and_tangent
-from realsimloop_ros.reduction.model import Kinematics, ReducedModel, kinematics, strain_map
+from realsimloop_ros.reduction.model import Kinematics, ReducedModel, strain_map, support_kinematics
 
 _SCALES = (0.1, 0.4, 1.0)
 _PRODUCTS = 2
@@ -40,8 +40,8 @@ def _rows(
     model: ReducedModel, frame: Kinematics, latent: Array, elasticity: Elasticity, vectors: Array
 ) -> tuple[Array, Array]:
     """Per sample: its share of the reduced force (s, r) and of stiffness times `vectors` (r, v), (s, r, v)."""
-    base, lift = strain_map(model, frame)
-    F = base + (lift @ latent).reshape(-1, 3, 3)
+    strains = strain_map(model, frame)
+    F, lift = strains.at(latent), strains.lift
     piola, tangent = jax.vmap(partial(stress_and_tangent, model.law), (0, None))(F, elasticity)
     volume = model.samples.volume
     force = jnp.einsum("s,sp,spr->sr", volume, piola.reshape(-1, 9), lift)
@@ -73,7 +73,7 @@ def fit_cubature(
         latent = latents[chosen] + random.choice(_SCALES) * spread * random.standard_normal(r)
         elasticity = Elasticity(jnp.asarray(2e5), jnp.asarray(random.uniform(*poisson_ratio)))
         vectors = random.standard_normal((r, _PRODUCTS)) * spread[:, None]
-        frame = kinematics(model, jnp.asarray(grip_poses[chosen]))
+        frame = support_kinematics(model, jnp.asarray(grip_poses[chosen]))
         force, product = _rows(model, frame, jnp.asarray(latent), elasticity, jnp.asarray(vectors))
         blocks = [np.asarray(force), *np.moveaxis(np.asarray(product), 2, 0)]
         for block in blocks:
