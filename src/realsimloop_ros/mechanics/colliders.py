@@ -19,6 +19,9 @@ from scipy.ndimage import spline_filter
 
 Scalar = Float[Array, ""]
 
+# samples by which a grid is continued to find its spline: 0.27^16 is below 1e-9
+_BEYOND = 16
+
 
 class InvalidContactError(ValueError):
     """A collider, contact settings or inputs to them that make no sense; the text names field, value, remedy."""
@@ -147,8 +150,11 @@ class SignedDistanceGrid(Collider):
         corner = np.asarray(origin, dtype=np.float64)
         self.spacing = checked_positive(spacing, "grid.spacing", "m")
         _check_grid(samples, corner, float(spacing))
-        # the spline's coefficients continue beyond the border as a mirror image
-        coefficients = np.pad(spline_filter(samples, order=3, mode="mirror"), 1, mode="reflect")
+        # samples go on beyond the border with the same slope; what the filter's own end does there fades to a
+        # fourth within each sample
+        beyond = np.pad(samples, _BEYOND, mode="reflect", reflect_type="odd")
+        kept = slice(_BEYOND - 1, 1 - _BEYOND)
+        coefficients = spline_filter(beyond, order=3, mode="mirror")[kept, kept, kept]
         self.coefficients = jnp.asarray(coefficients, jnp.result_type(float))
         self.origin = jnp.asarray(corner, jnp.result_type(float))
         self.border = min(float(np.take(samples, [0, -1], axis=axis).min()) for axis in range(3))
