@@ -50,7 +50,7 @@ def stretch_energy(stretch: Scalar, stiffness: Scalar, blend: Scalar) -> Scalar:
     within = jnp.clip(stretch + 0.5 * blend, 0.0, blend)
     rising = within**3 / (6.0 * blend)
     taut = jnp.maximum(stretch, 0.5 * blend)
-    return stiffness * (rising + 0.5 * (taut**2 - 0.25 * blend**2))
+    return stiffness * (rising + 0.5 * (taut - 0.5 * blend) * (taut + 0.5 * blend))
 
 
 def stretch_tension(stretch: Scalar, stiffness: Scalar, blend: Scalar) -> Scalar:
