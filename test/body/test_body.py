@@ -21,11 +21,11 @@ from realsimloop_ros.body.body import (
     Zone,
     bind_points,
     corner_volumes,
-    no_attachment,
     surface_triangles,
 )
 from realsimloop_ros.body.files import with_markers
 from realsimloop_ros.body.meshing import box_bar, to_quadratic
+from realsimloop_ros.body.parts import no_attachment
 from realsimloop_ros.body.poses import InvalidPoseError
 
 # written down once: a change of this number breaks every body hash that a bag or a model has stored

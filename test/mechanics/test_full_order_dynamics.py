@@ -212,7 +212,7 @@ def test_too_few_iterations_are_a_result() -> None:
 
 def test_a_direction_that_leads_nowhere_is_no_convergence(monkeypatch: pytest.MonkeyPatch) -> None:
     solver = FullOrderSolver(SMALL, LAW, time_step=5e-3)
-    monkeypatch.setattr(solver, "_newton_direction", lambda tangents, stiffness, residual: 1e-3 * residual)
+    monkeypatch.setattr(solver.newton, "direction", lambda objective, x, tangents, residual: 1e-3 * residual)
     state, report = solver.step(solver.rest_state(), material_of(SMALL, E, NU), external_force=_tip_force(5.0))
     assert report.result == SolveResult.STALLED
     # where the step began: the prediction from a resting past, to rounding

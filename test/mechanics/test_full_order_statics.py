@@ -12,7 +12,7 @@ from body.bodies import bar
 from realsimloop_ros.body.body import Body
 from realsimloop_ros.body.files import BodySpecification
 from realsimloop_ros.body.poses import IDENTITY_POSE, make_pose, transform_points
-from realsimloop_ros.mechanics import full_order
+from realsimloop_ros.mechanics import newton
 from realsimloop_ros.mechanics.full_order import FullOrderSolver, SolveResult
 from realsimloop_ros.mechanics.laws import MaterialLaw, StableNeoHookean, Yeoh
 from realsimloop_ros.mechanics.material import material_of
@@ -186,13 +186,13 @@ def test_a_compressed_bar_takes_the_projected_path_and_converges(
     law: MaterialLaw, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     projections = []
-    project = full_order._positive_definite
+    project = newton.positive_definite
 
     def counted(tangents: Array) -> Array:
         projections.append(len(tangents))
         return project(tangents)
 
-    monkeypatch.setattr(full_order, "_positive_definite", counted)
+    monkeypatch.setattr(newton, "positive_definite", counted)
     body = bar(holds="grips")
     solver = FullOrderSolver(body, law, time_step=0.01, max_iterations=100)
     poses = np.stack([IDENTITY_POSE, make_pose([0.06, 0.0, 0.0], Rotation.identity())])

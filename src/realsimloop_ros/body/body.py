@@ -1,4 +1,4 @@
-"""What is simulated: a tetrahedral body with zones, grips, weights and markers, as plain data."""
+"""What is simulated: a tetrahedral body with zones, grips, weights, markers and cables, as plain data."""
 
 from __future__ import annotations
 
@@ -12,69 +12,16 @@ import trimesh
 from numpy.typing import NDArray
 from scipy.sparse.csgraph import connected_components
 
-from realsimloop_ros.body.poses import IDENTITY_POSE, checked_poses
+from realsimloop_ros.body.parts import (
+    Attachment,
+    Cable,
+    Grip,
+    HungWeight,
+    InvalidBodyError,
+    Zone,
+)
+from realsimloop_ros.body.poses import checked_poses
 from realsimloop_ros.body.shape_functions import EDGES, refined_coordinates, rest_gradients, shape_values
-
-
-class InvalidBodyError(ValueError):
-    """A body that cannot be simulated; the message names the field, the value and the remedy."""
-
-
-@dataclass(frozen=True)
-class Zone:
-    """A region of one material. density: kg/m^3."""
-
-    name: str
-    density: float
-
-
-@dataclass(frozen=True)
-class Grip:
-    """Vertices carried rigidly by a named frame. rest_pose: the frame's pose at which the body is at rest."""
-
-    name: str
-    frame: str
-    vertices: NDArray[np.int64]
-    rest_pose: NDArray[np.float64] = field(default_factory=IDENTITY_POSE.copy)
-
-
-@dataclass(frozen=True)
-class HungWeight:
-    """A dead weight: its mass (kg) pulls along gravity and adds inertia. weights (k,) sum to one."""
-
-    name: str
-    mass: float
-    vertices: NDArray[np.int64]
-    weights: NDArray[np.float64]
-
-
-@dataclass(frozen=True)
-class Attachment:
-    """Points bound to tets.
-
-    tet: (k,) index; weights: (k, a) of the tet's nodes; gradients: (k, a, 3) of the
-    shape functions there, 1/m.
-    """
-
-    tet: NDArray[np.int64]
-    weights: NDArray[np.float64]
-    gradients: NDArray[np.float64]
-
-    def __len__(self) -> int:
-        return len(self.tet)
-
-    def positions(self, x: NDArray[np.float64], tets: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Positions (k, 3) of the points when the vertices are at x (n, 3), m."""
-        return np.einsum("ka,kai->ki", self.weights, x[tets[self.tet]])
-
-    def deformation_gradients(self, x: NDArray[np.float64], tets: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Deformation gradients (k, 3, 3) at the points when the vertices are at x (n, 3)."""
-        return np.einsum("kai,kaj->kij", x[tets[self.tet]], self.gradients)
-
-
-def no_attachment(nodes_per_tet: int) -> Attachment:
-    """An attachment of no points."""
-    return Attachment(np.zeros(0, np.int64), np.zeros((0, nodes_per_tet)), np.zeros((0, nodes_per_tet, 3)))
 
 
 @dataclass(frozen=True)
@@ -96,6 +43,7 @@ class Body:
     hung_weights: tuple[HungWeight, ...] = ()
     marker_names: tuple[str, ...] = ()
     markers: Attachment | None = None
+    cables: tuple[Cable, ...] = ()
 
     def __post_init__(self) -> None:
         _validate(self)
@@ -111,6 +59,10 @@ class Body:
     @property
     def grip_names(self) -> tuple[str, ...]:
         return tuple(grip.name for grip in self.grips)
+
+    @property
+    def cable_names(self) -> tuple[str, ...]:
+        return tuple(cable.name for cable in self.cables)
 
     @property
     def held_vertices(self) -> NDArray[np.int64]:
@@ -143,6 +95,8 @@ def _feed(digest: hashlib._Hash, value: object) -> None:
             _feed(digest, item)
     elif hasattr(value, "__dataclass_fields__"):
         for entry in fields(value):  # type: ignore[arg-type]
+            if entry.name == "cables" and not value.cables:  # type: ignore[attr-defined]
+                continue  # bodies without cables keep the hash they had before there were any
             digest.update(entry.name.encode())
             _feed(digest, getattr(value, entry.name))
     else:
@@ -189,6 +143,7 @@ def _validate(body: Body) -> None:
         ("zones", body.zone_names),
         ("grips", body.grip_names),
         ("marker_names", body.marker_names),
+        ("cables", body.cable_names),
     ):
         if len(set(names)) != len(names):
             raise InvalidBodyError(f"{label}: names {names} repeat; give each its own")
@@ -204,6 +159,8 @@ def _validate(body: Body) -> None:
     _validate_connection(body)
     _validate_weights(body)
     _validate_markers(body)
+    for cable in body.cables:
+        _validate_cable(body, cable)
 
 
 def _validate_holds(body: Body) -> None:
@@ -273,18 +230,41 @@ def _validate_markers(body: Body) -> None:
     markers = body.markers
     if (0 if markers is None else len(markers)) != len(body.marker_names):
         raise InvalidBodyError(f"markers: their number differs from that of marker_names {body.marker_names}")
-    if markers is None:
-        return
-    k, a = len(markers), body.nodes_per_tet
-    if markers.weights.shape != (k, a) or markers.gradients.shape != (k, a, 3):
+    if markers is not None:
+        _validate_attachment(body, markers, "markers")
+
+
+def _validate_attachment(body: Body, attachment: Attachment, label: str) -> None:
+    k, a = len(attachment), body.nodes_per_tet
+    if attachment.weights.shape != (k, a) or attachment.gradients.shape != (k, a, 3):
         raise InvalidBodyError(
-            f"markers: weights {markers.weights.shape} and gradients {markers.gradients.shape}, expected "
+            f"{label}: weights {attachment.weights.shape} and gradients {attachment.gradients.shape}, expected "
             f"({k}, {a}) and ({k}, {a}, 3); bind them anew with bind_points"
         )
-    if k and (markers.tet.min() < 0 or markers.tet.max() >= len(body.tets)):
-        raise InvalidBodyError(f"markers.tet: indices outside 0..{len(body.tets) - 1}; bind them anew")
-    if not (np.isfinite(markers.weights).all() and np.isfinite(markers.gradients).all()):
-        raise InvalidBodyError("markers: weights or gradients are not finite; bind them anew")
+    if k and (attachment.tet.min() < 0 or attachment.tet.max() >= len(body.tets)):
+        raise InvalidBodyError(f"{label}.tet: indices outside 0..{len(body.tets) - 1}; bind them anew")
+    if not (np.isfinite(attachment.weights).all() and np.isfinite(attachment.gradients).all()):
+        raise InvalidBodyError(f"{label}: weights or gradients are not finite; bind them anew")
+
+
+def _validate_cable(body: Body, cable: Cable) -> None:
+    label = f"cables.{cable.name}"
+    if len(cable.points) < 1:
+        raise InvalidBodyError(f"{label}.points: none; a cable needs one point on the body or more")
+    _validate_attachment(body, cable.points, f"{label}.points")
+    if cable.anchor.shape != (3,) or not np.isfinite(cable.anchor).all():
+        raise InvalidBodyError(f"{label}.anchor: {cable.anchor.tolist()}, expected three finite numbers in m")
+    for field_name, unit in (("stiffness", "N/m"), ("blend", "m")):
+        value = getattr(cable, field_name)
+        if not (np.isfinite(value) and value > 0.0):
+            raise InvalidBodyError(f"{label}.{field_name}: {value}, expected a positive number of {unit}")
+    line = np.concatenate([cable.points.positions(body.rest_positions, body.tets), cable.anchor[None]])
+    apart = np.linalg.norm(np.diff(line, axis=0), axis=1)
+    if apart.min() < 1e-6 * body.size:
+        raise InvalidBodyError(
+            f"{label}.points: point {int(apart.argmin())} lies at the next one, {line[apart.argmin()].tolist()} "
+            "m: the cable has no direction there; move or drop it"
+        )
 
 
 # the face opposite each corner, its corners counter-clockwise seen from outside

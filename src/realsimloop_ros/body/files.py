@@ -21,6 +21,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from realsimloop_ros.body.body import (
     Attachment,
     Body,
+    Cable,
     Grip,
     HungWeight,
     InvalidBodyError,
@@ -92,8 +93,10 @@ def body_arrays(body: Body) -> dict[str, NDArray]:
     for k, weight in enumerate(body.hung_weights):
         arrays[f"weight_{k}_vertices"], arrays[f"weight_{k}_weights"] = weight.vertices, weight.weights
     if body.markers is not None:
-        for part in ("tet", "weights", "gradients"):
-            arrays[f"markers_{part}"] = getattr(body.markers, part)
+        arrays |= _attachment_arrays("markers", body.markers)
+    for k, cable in enumerate(body.cables):
+        arrays[f"cable_{k}_anchor"] = cable.anchor
+        arrays |= _attachment_arrays(f"cable_{k}", cable.points)
     header = {
         "format": _FORMAT,
         "name": body.name,
@@ -101,9 +104,18 @@ def body_arrays(body: Body) -> dict[str, NDArray]:
         "grips": [[grip.name, grip.frame] for grip in body.grips],
         "hung_weights": [[weight.name, weight.mass] for weight in body.hung_weights],
         "marker_names": list(body.marker_names),
+        "cables": [[cable.name, cable.frame, cable.stiffness, cable.blend] for cable in body.cables],
     }
     arrays["header"] = np.array(json.dumps(header))
     return arrays
+
+
+def _attachment_arrays(label: str, attachment: Attachment) -> dict[str, NDArray]:
+    return {f"{label}_{part}": getattr(attachment, part) for part in ("tet", "weights", "gradients")}
+
+
+def _attachment_from(label: str, arrays: dict[str, NDArray]) -> Attachment:
+    return Attachment(*(arrays[f"{label}_{part}"] for part in ("tet", "weights", "gradients")))
 
 
 def body_from_arrays(arrays: dict[str, NDArray]) -> Body:
@@ -112,9 +124,7 @@ def body_from_arrays(arrays: dict[str, NDArray]) -> Body:
     found = header.get("format") if isinstance(header, dict) else None
     if found != _FORMAT:
         raise InvalidBodyError(f"body: format {found!r}, expected {_FORMAT!r}; write the file anew")
-    markers = None
-    if header["marker_names"]:
-        markers = Attachment(arrays["markers_tet"], arrays["markers_weights"], arrays["markers_gradients"])
+    markers = _attachment_from("markers", arrays) if header["marker_names"] else None
     return Body(
         name=header["name"],
         rest_positions=arrays["rest_positions"],
@@ -132,6 +142,11 @@ def body_from_arrays(arrays: dict[str, NDArray]) -> Body:
         ),
         marker_names=tuple(header["marker_names"]),
         markers=markers,
+        # files from before there were cables say nothing of them
+        cables=tuple(
+            Cable(name, frame, arrays[f"cable_{k}_anchor"], _attachment_from(f"cable_{k}", arrays), *numbers)
+            for k, (name, frame, *numbers) in enumerate(header.get("cables", []))
+        ),
     )
 
 
@@ -208,8 +223,19 @@ class HungWeightSpecification(_Strict):
     region: Region
 
 
+class CableSpecification(_Strict):
+    """A cable from its far end through points of the body to the eyelet of a winch; all in rest coordinates, m."""
+
+    name: str = Field(min_length=1)
+    frame: str = Field(min_length=1, description="carries the winch's eyelet at its origin")
+    anchor: Vector
+    points: tuple[Vector, ...] = Field(min_length=1)
+    stiffness: float = Field(gt=0, description="N/m, of the whole cable")
+    blend: float = Field(1e-4, gt=0, description="m, from slack to taut")
+
+
 class BodySpecification(_Strict):
-    """A body as a user writes it: a mesh, and regions that make zones, grips, weights and markers of it."""
+    """A body as a user writes it: a mesh, and what regions and points make of it."""
 
     name: str = Field(min_length=1)
     mesh: Annotated[BoxMesh | FileMesh | SurfaceMesh, Field(discriminator="kind")]
@@ -218,6 +244,7 @@ class BodySpecification(_Strict):
     fixed: Region | None = None
     hung_weights: tuple[HungWeightSpecification, ...] = ()
     markers: dict[str, Vector] = {}
+    cables: tuple[CableSpecification, ...] = ()
 
     @model_validator(mode="after")
     def _something_holds_it(self) -> BodySpecification:
@@ -261,6 +288,18 @@ class BodySpecification(_Strict):
             fixed_vertices=np.zeros(0, np.int64) if self.fixed is None else inside(self.fixed, "fixed"),
             hung_weights=tuple(weights),
         )
+        cables = tuple(
+            Cable(
+                entry.name,
+                entry.frame,
+                np.array(entry.anchor),
+                bind_points(body, np.array(entry.points)),
+                entry.stiffness,
+                entry.blend,
+            )
+            for entry in self.cables
+        )
+        body = replace(body, cables=cables)
         return with_markers(body, {name: np.array(point) for name, point in self.markers.items()})
 
     def _mesh(self, folder: Path) -> Mesh:

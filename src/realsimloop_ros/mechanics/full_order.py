@@ -3,159 +3,57 @@
 A step minimises, over the free vertices,
 
     Phi(x) = inertia/(2 h^2) |x - y|_M^2 + sum_s volume_s (Psi(F_s) + viscous potential) - gravity^T M x
-             + mass_damping h / (2 rate_0) |v(x)|_M^2
+             + mass_damping h / (2 rate_0) |v(x)|_M^2 + contact and friction + cables
 
-by Newton's method with the exact tangent (projected to positive definite samples only where it is not), a
-backtracking line search and a factor that is reused (sparse.ReusedFactor).
+by Newton's method (newton.Newton).
+
+Where something is about to touch, touches in motion or leaves, a step is split into up to max_substeps equal parts
+(a power of two): as many as it takes for no point to cross more than half the contact's band in one of them. The
+number follows from the free flight, is doubled when what comes out crosses more, ends deeper than a band below a
+surface or does not converge, and falls by half a step at most, which keeps BDF2's uneven differences stable.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from enum import IntEnum
-from functools import partial
+from dataclasses import replace
 
-import equinox as eqx
-import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array
 from numpy.typing import ArrayLike, NDArray
 
 from realsimloop_ros.body.body import Body
-from realsimloop_ros.body.poses import checked_poses, compose, inverse, rotation_matrix, transform_points
-from realsimloop_ros.mechanics.elements import hung_masses, lumped_volumes, quadrature
-from realsimloop_ros.mechanics.integrators import BDF2, Integrator
-from realsimloop_ros.mechanics.laws import (
-    Elasticity,
-    MaterialLaw,
-    energy,
-    green_strain,
-    stress,
-    stress_and_tangent,
-    viscous_energy,
-    viscous_stress_and_tangent,
+from realsimloop_ros.body.poses import (
+    checked_poses,
+    compose,
+    interpolate,
+    inverse,
+    rotation_matrix,
+    transform_points,
 )
+from realsimloop_ros.mechanics.cables import tension_from_nodal_forces
+from realsimloop_ros.mechanics.contact import Contact
+from realsimloop_ros.mechanics.element_forces import (
+    elastic_forces,
+    internal_forces_and_tangent,
+    sample_strains,
+)
+from realsimloop_ros.mechanics.elements import hung_masses, lumped_volumes, quadrature
+from realsimloop_ros.mechanics.integrators import BDF2, Integrator, StepWeights, ages_after, step_weights
+from realsimloop_ros.mechanics.laws import MaterialLaw
 from realsimloop_ros.mechanics.material import Material
-from realsimloop_ros.mechanics.sparse import (
-    NegativeCurvatureError,
-    ReusedFactor,
-    assemble,
-    stiffness_pattern,
+from realsimloop_ros.mechanics.newton import Newton, Objective, SolveResult
+from realsimloop_ros.mechanics.states import FullOrderState, StepReport
+from realsimloop_ros.mechanics.substeps import parts_needed, rounded_parts, too_deep
+from realsimloop_ros.mechanics.surroundings import (
+    Instant,
+    Situation,
+    SurroundingPotential,
+    Surroundings,
+    between,
 )
 
 STANDARD_GRAVITY = (0.0, 0.0, -9.81)
-
-
-class SolveResult(IntEnum):
-    """How a step ended."""
-
-    CONVERGED = 0
-    MAX_ITERATIONS = 1
-    STALLED = 2  # no step along the descent direction lowers the potential
-    NON_FINITE = 3
-
-
-@dataclass(frozen=True)
-class FullOrderState:
-    """Past positions, newest first, (k, n, 3) m, k the integrator's history."""
-
-    history: NDArray[np.float64]
-
-    @property
-    def positions(self) -> NDArray[np.float64]:
-        """Present positions (n, 3), m."""
-        return self.history[0]
-
-
-@dataclass(frozen=True)
-class StepReport:
-    """result; Newton iterations; largest move of the last Newton direction, m; factorisations made."""
-
-    result: SolveResult
-    iterations: int
-    last_move: float
-    factorisations: int
-
-
-class Samples(eqx.Module):
-    """Per-sample constants of the compiled functions."""
-
-    nodes: Array
-    gradients: Array
-    volume: Array
-    zone: Array
-
-
-def _deformation_gradients(samples: Samples, x: Float[Array, "n 3"]) -> Float[Array, "s 3 3"]:
-    return jnp.einsum("sai,saj->sij", x[samples.nodes], samples.gradients)
-
-
-def _per_sample(samples: Samples, material: Material) -> tuple[Elasticity, Array]:
-    return (
-        Elasticity(material.youngs_modulus[samples.zone], material.poisson_ratio[samples.zone]),
-        material.viscosity[samples.zone],
-    )
-
-
-@eqx.filter_jit
-def sample_strains(samples: Samples, x: Array) -> Array:
-    """Green strain (s, 3, 3) at every sample."""
-    return jax.vmap(green_strain)(_deformation_gradients(samples, x))
-
-
-@eqx.filter_jit
-def _potential(
-    law: MaterialLaw, samples: Samples, material: Material, x: Array, offset: Array, rate: Array
-) -> Array:
-    F = _deformation_gradients(samples, x)
-    elasticity, viscosity = _per_sample(samples, material)
-    density = jax.vmap(partial(energy, law))(F, elasticity)
-    density += jax.vmap(viscous_energy, (0, 0, None, 0))(F, offset, rate, viscosity)
-    return jnp.dot(samples.volume, density)
-
-
-def _to_vertices(samples: Samples, piola: Array, vertices: int) -> Array:
-    force = jnp.einsum("s,sij,saj->sai", samples.volume, piola, samples.gradients)
-    return jax.ops.segment_sum(force.reshape(-1, 3), samples.nodes.reshape(-1), vertices)
-
-
-def internal_forces(
-    law: MaterialLaw, samples: Samples, material: Material, x: Array, offset: Array, rate: Array
-) -> Float[Array, "n 3"]:
-    """Gradient of elastic energy and viscous potential, N; offset, rate: see laws.viscous_energy."""
-    F = _deformation_gradients(samples, x)
-    elasticity, viscosity = _per_sample(samples, material)
-    piola = jax.vmap(partial(stress, law))(F, elasticity)
-    strain_rate = rate * jax.vmap(green_strain)(F) + offset
-    second = viscosity[:, None, None] * strain_rate
-    return _to_vertices(samples, piola + F @ second, len(x))
-
-
-@eqx.filter_jit
-def internal_forces_and_tangent(
-    law: MaterialLaw, samples: Samples, material: Material, x: Array, offset: Array, rate: Array
-) -> tuple[Array, Array]:
-    """internal_forces (n, 3), N, and the tangents (s, 9, 9), Pa, that they come with."""
-    F = _deformation_gradients(samples, x)
-    elasticity, viscosity = _per_sample(samples, material)
-    piola, tangent = jax.vmap(partial(stress_and_tangent, law))(F, elasticity)
-    piola_v, tangent_v = jax.vmap(viscous_stress_and_tangent, (0, 0, None, 0))(F, offset, rate, viscosity)
-    return _to_vertices(samples, piola + piola_v, len(x)), tangent + tangent_v
-
-
-@eqx.filter_jit
-def _elastic_forces(law: MaterialLaw, samples: Samples, material: Material, x: Array) -> Array:
-    F = _deformation_gradients(samples, x)
-    elasticity, _ = _per_sample(samples, material)
-    return _to_vertices(samples, jax.vmap(partial(stress, law))(F, elasticity), len(x))
-
-
-@eqx.filter_jit
-def _positive_definite(tangents: Array) -> Array:
-    values, vectors = jnp.linalg.eigh(0.5 * (tangents + jnp.swapaxes(tangents, 1, 2)))
-    floor = 1e-6 * values[:, -1:]
-    return jnp.einsum("sij,sj,skj->sik", vectors, jnp.maximum(values, floor), vectors)
 
 
 class FullOrderSolver:
@@ -163,7 +61,8 @@ class FullOrderSolver:
 
     body, law: what is simulated; time_step: s; integrator: see mechanics.integrators; gravity: (3,) m/s^2;
     mass_damping: Rayleigh's mass-proportional damping, 1/s; move_tolerance: Newton stops when no vertex moves
-    further than this, m (the default, 1e-8 of the body's size, is far below any discretisation error).
+    further than this, m (the default, 1e-8 of the body's size, is far below any discretisation error); contact:
+    what the body may touch; max_substeps: into how many parts a step may be split for it.
     """
 
     def __init__(
@@ -177,9 +76,13 @@ class FullOrderSolver:
         mass_damping: float = 0.0,
         move_tolerance: float | None = None,
         max_iterations: int = 50,
+        contact: Contact | None = None,
+        max_substeps: int = 16,
     ) -> None:
         if not (np.isfinite(time_step) and time_step > 0.0):
             raise ValueError(f"time_step: {time_step}, expected a positive number of seconds")
+        if max_substeps < 1:
+            raise ValueError(f"max_substeps: {max_substeps}, expected at least 1")
         self.body = body
         self.law = law
         self.time_step = float(time_step)
@@ -189,18 +92,19 @@ class FullOrderSolver:
         self._volumes = lumped_volumes(body)
         self._hung_masses = hung_masses(body)
         self.quadrature = quadrature(body)
-        self._samples = Samples(
-            jnp.asarray(self.quadrature.nodes),
-            jnp.asarray(self.quadrature.gradients),
-            jnp.asarray(self.quadrature.volume),
-            jnp.asarray(self.quadrature.zone),
+        self._held = body.held_vertices
+        self.outside = SurroundingPotential(body, contact)
+        self.newton = Newton(
+            law,
+            self.quadrature,
+            self.outside,
+            self._held,
+            len(body.rest_positions),
+            move_tolerance=1e-8 * body.size if move_tolerance is None else move_tolerance,
+            max_iterations=max_iterations,
         )
-        held = body.held_vertices
-        self._pattern = stiffness_pattern(self.quadrature, len(body.rest_positions), held)
-        self._held = held
-        self._factor = ReusedFactor()
-        self._move_tolerance = 1e-8 * body.size if move_tolerance is None else move_tolerance
-        self._max_iterations = max_iterations
+        self._samples = self.newton.samples
+        self._max_substeps = max_substeps if contact is not None else 1
 
     def masses(self, material: Material) -> NDArray[np.float64]:
         """Mass per vertex (n,), kg."""
@@ -238,38 +142,140 @@ class FullOrderSolver:
         material: Material,
         grip_poses: NDArray[np.float64] | None = None,
         external_force: NDArray[np.float64] | None = None,
+        surroundings: Surroundings | None = None,
     ) -> tuple[FullOrderState, StepReport]:
-        """Advance by one time step with the grips ending at grip_poses (g, 7).
+        """Advance by one time step with the grips ending at grip_poses (g, 7) and the rest at `surroundings`.
 
         external_force: (n, 3) N, dead loads beside gravity. Returns the new state and how the solve ended; a
         state that is not CONVERGED is the best found, and finite unless `state` or `grip_poses` were not.
 
-        Raises ValueError where `state` is of another integrator or body, or `grip_poses` is no set of poses.
+        Raises ValueError where `state` is of another integrator or body, `grip_poses` is no set of poses, or
+        surroundings do not fit contact and cables.
         """
-        h, scheme = self.time_step, self.integrator
-        expected = (scheme.history, *self.body.rest_positions.shape)
+        expected = (self.integrator.history, *self.body.rest_positions.shape)
         if state.history.shape != expected:
             raise ValueError(
-                f"state.history: shape {state.history.shape}, expected {expected} for {scheme.name}; "
+                f"state.history: shape {state.history.shape}, expected {expected} for {self.integrator.name}; "
                 "take it from rest_state() or resting_at() of this solver"
             )
-        y = np.tensordot(np.array(scheme.predictor), state.history, axes=1)
-        # start where the free flight would end: with small steps that is close to the solution
-        start = y.copy()
-        start[self._held] = self.held_positions(grip_poses)[self._held]
+        self.held_positions(grip_poses)  # refuses wrong poses before anything is done
+        end = self.outside.instant(surroundings)
+        begin = end if state.surroundings is None else self.outside.instant(state.surroundings)
+        parts = self._parts_expected(state, begin, end)
+        made, iterations = self.newton.factor.factorisations, 0
+        while True:
+            after, report, wanted = self._advance(
+                state, material, grip_poses, external_force, (begin, end, surroundings), parts
+            )
+            iterations += report.iterations
+            if wanted <= parts or parts >= self._max_substeps:
+                break
+            parts = min(max(wanted, 2 * parts), self._max_substeps)
+        factorisations = self.newton.factor.factorisations - made
+        return after, replace(report, iterations=iterations, factorisations=factorisations)
+
+    def _parts_expected(self, state: FullOrderState, begin: Instant, end: Instant) -> int:
+        """Parts to begin with: what free flight to the step's end asks for, and no sudden return to long ones."""
+        contact, most = self.outside.contact, self._max_substeps
+        if contact is None:
+            return 1
+        weights = step_weights(self.integrator, self.time_step, state.ages)
+        flight = np.tensordot(weights.predictor, state.history, axes=1)
+        motion = self.outside.motion(state.positions, begin, flight, end)
+        parts = rounded_parts(parts_needed(motion, float(contact.settings.band)), most)
+        if state.ages is not None:
+            parts = max(parts, rounded_parts(self.time_step / (2.0001 * float(state.ages[1])), most))
+        return parts
+
+    def _advance(
+        self,
+        state: FullOrderState,
+        material: Material,
+        grip_poses: NDArray[np.float64] | None,
+        external_force: NDArray[np.float64] | None,
+        around: tuple[Instant, Instant, Surroundings | None],
+        parts: int,
+    ) -> tuple[FullOrderState, StepReport, int]:
+        """One time step in equal parts; also into how many it should have been split, as far as it shows."""
+        begin, end, surroundings = around
+        h = self.time_step / parts
+        first, wanted = state, parts
+        report = StepReport(SolveResult.CONVERGED, 0, 0.0, 0, parts)
+        for part in range(1, parts + 1):
+            last = part == parts
+            poses = grip_poses
+            if not last and grip_poses is not None and first.grip_poses is not None:
+                stamps, pairs = np.array([0, parts]), zip(first.grip_poses, grip_poses, strict=True)
+                poses = np.array([interpolate(stamps, np.stack(pair), part) for pair in pairs])
+            here, there = between(begin, end, part - 1, parts), between(begin, end, part, parts)
+            weights = step_weights(self.integrator, h, state.ages)
+            x, report = self._part(state, material, poses, external_force, (here, there), h, weights, report)
+            if self.outside.contact is not None:
+                band = float(self.outside.contact.settings.band)
+                motion = self.outside.motion(state.positions, here, x, there)
+                needed = parts_needed(motion, band)
+                # twice what was aimed at is let pass: the flight foresees what happens only so well
+                if needed > 2.0:
+                    wanted = max(wanted, rounded_parts(needed * parts, self._max_substeps))
+                if too_deep(motion, band) or report.result is not SolveResult.CONVERGED:
+                    wanted = max(wanted, 2 * parts)
+                report = replace(report, penetration=max(0.0, -float(motion.after.min(initial=0.0))))
+            report = replace(report, start=state)
+            state = FullOrderState(
+                np.concatenate([x[None], state.history[:-1]]),
+                ages_after(self.integrator, self.time_step, state.ages, h),
+                poses,
+                surroundings if last else Surroundings(*there),
+            )
+            if wanted > parts and parts < self._max_substeps:
+                break  # to be done again in smaller parts
+        return state, report, wanted
+
+    def _part(
+        self,
+        state: FullOrderState,
+        material: Material,
+        grip_poses: NDArray[np.float64] | None,
+        external_force: NDArray[np.float64] | None,
+        around: tuple[Instant, Instant],
+        time_step: float,
+        weights: StepWeights,
+        report: StepReport,
+    ) -> tuple[NDArray[np.float64], StepReport]:
+        """Positions (n, 3) after a part of a step, m; the report so far goes on."""
+        y = np.tensordot(weights.predictor, state.history, axes=1)
         masses = self.masses(material)
-        stiffness = scheme.inertia / h**2 * masses
-        rate = scheme.rate[0] / h
-        past = state.history[: len(scheme.rate) - 1]
-        velocity_offset = np.tensordot(np.array(scheme.rate[1:]), past, axes=1) / h
+        stiffness = weights.inertia * masses
+        rate = weights.rate[0]
+        past = state.history[: len(weights.rate) - 1]
+        velocity_offset = np.tensordot(weights.rate[1:], past, axes=1)
         force = masses[:, None] * (self.gravity - self.mass_damping * velocity_offset)
         if external_force is not None:
             force = force + external_force
-        target = stiffness[:, None] * y + force
-        stiffness = stiffness + self.mass_damping * rate * masses
-        x, report = self._minimise(start, stiffness, target, material, self._strain_offset(state, material), rate)
-        history = np.concatenate([x[None], state.history[:-1]])
-        return FullOrderState(history), report
+        situation = self.outside.situation(state.positions, *around, time_step) if self.outside else None
+        objective = Objective(
+            stiffness + self.mass_damping * rate * masses,
+            stiffness[:, None] * y + force,
+            material,
+            self._strain_offset(state, material, weights),
+            jnp.asarray(rate),
+            situation,
+        )
+        # start where the free flight would end, unless something is in the way: with small steps that is close to
+        # the solution
+        flight = y - state.positions
+        flight[self._held] = 0.0
+        if situation is not None:
+            flight *= self.outside.longest_step(situation, state.positions, flight)
+        start = state.positions + flight
+        start[self._held] = self.held_positions(grip_poses)[self._held]
+        found = self.newton.minimise(start, objective)
+        return found.positions, replace(
+            report,
+            result=max(report.result, found.result),
+            iterations=report.iterations + found.iterations,
+            last_move=found.last_move,
+        )
 
     def static_state(
         self,
@@ -277,51 +283,97 @@ class FullOrderSolver:
         grip_poses: NDArray[np.float64] | None = None,
         external_force: NDArray[np.float64] | None = None,
         load_steps: int = 1,
+        surroundings: Surroundings | None = None,
     ) -> tuple[FullOrderState, StepReport]:
-        """Static equilibrium under gravity, hung weights and external_force, approached in load_steps."""
+        """Static equilibrium under gravity, hung weights, external_force, cables and contact without friction.
+
+        It is approached in load_steps, in which loads grow from nothing and grips move from rest.
+        """
         x = self.body.rest_positions.copy()
         held = self.held_positions(grip_poses)[self._held]
+        instant = self.outside.instant(surroundings)
         force = self.masses(material)[:, None] * self.gravity
         if external_force is not None:
             force = force + external_force
         zero = jnp.zeros((len(self.quadrature.volume), 3, 3))
         elastic = material._replace(viscosity=jnp.zeros_like(material.viscosity))
         report = StepReport(SolveResult.CONVERGED, 0, 0.0, 0)
+        made = self.newton.factor.factorisations
         for load in np.linspace(0.0, 1.0, load_steps + 1)[1:]:
             start = x.copy()
             rest = self.body.rest_positions[self._held]
             start[self._held] = rest + load * (held - rest)
-            x, last = self._minimise(start, np.zeros(len(x)), load * force, elastic, zero, 1.0)
-            worst = max(report.result, last.result)
-            report = replace(last, result=worst, iterations=report.iterations + last.iterations)
-        return self.resting_at(x), report
+            # over thirty years nothing is dragged along
+            situation = self.outside.situation(x, instant, instant, 1e9) if self.outside else None
+            objective = Objective(np.zeros(len(x)), load * force, elastic, zero, jnp.asarray(1.0), situation)
+            found = self.newton.minimise(start, objective)
+            x = found.positions
+            report = replace(
+                report,
+                result=max(report.result, found.result),
+                iterations=report.iterations + found.iterations,
+                last_move=found.last_move,
+                factorisations=self.newton.factor.factorisations - made,
+            )
+        return replace(self.resting_at(x), grip_poses=grip_poses, surroundings=surroundings), report
 
     def elastic_forces(self, state: FullOrderState, material: Material) -> NDArray[np.float64]:
         """Gradient of the elastic energy (n, 3), N: what the body's inside asks of the outside."""
-        return np.asarray(_elastic_forces(self.law, self._samples, material, jnp.asarray(state.positions)))
+        return np.asarray(elastic_forces(self.law, self._samples, material, jnp.asarray(state.positions)))
 
     def held_reactions(
         self, before: FullOrderState, after: FullOrderState, material: Material
     ) -> NDArray[np.float64]:
-        """Forces (k, 3), N, with which grips and fixtures act on body.held_vertices at the end of a step."""
-        h, scheme = self.time_step, self.integrator
-        y = np.tensordot(np.array(scheme.predictor), before.history, axes=1)
+        """Forces (k, 3), N, with which grips and fixtures act on body.held_vertices at the end of a step.
+
+        before: the state at which the step, or the last of its parts (StepReport.start), began.
+        """
+        weights = self._weights_between(before, after)
+        y = np.tensordot(weights.predictor, before.history, axes=1)
         x = after.positions
-        rate = scheme.rate[0] / h
-        past = before.history[: len(scheme.rate) - 1]
-        velocity = rate * x + np.tensordot(np.array(scheme.rate[1:]), past, axes=1) / h
+        past = before.history[: len(weights.rate) - 1]
+        velocity = weights.rate[0] * x + np.tensordot(weights.rate[1:], past, axes=1)
         gradient, _ = internal_forces_and_tangent(
             self.law,
             self._samples,
             material,
             jnp.asarray(x),
-            self._strain_offset(before, material),
-            jnp.asarray(rate),
+            self._strain_offset(before, material, weights),
+            jnp.asarray(weights.rate[0]),
         )
         inertia = self.masses(material)[:, None] * (
-            scheme.inertia / h**2 * (x - y) + self.mass_damping * velocity - self.gravity
+            weights.inertia * (x - y) + self.mass_damping * velocity - self.gravity
         )
-        return (inertia + np.asarray(gradient))[self._held]
+        total = inertia + np.asarray(gradient)
+        if self.body.cables:
+            total -= self.outside.forces(self._situation_between(before, after), x)
+        return total[self._held]
+
+    def contact_forces(self, before: FullOrderState, after: FullOrderState) -> NDArray[np.float64]:
+        """Forces (c, k, 3), N, of each collider on the vertices outside.vertices (k,) at the end of a step.
+
+        before: the state at which the last part of the step began (StepReport.start).
+        """
+        return self.outside.contact_forces(self._situation_between(before, after), after.positions)[0]
+
+    def cable_tensions(self, state: FullOrderState) -> NDArray[np.float64]:
+        """Tension (w,), N, of each cable by its constraint; see mechanics.cables for this rule and the next."""
+        return self.outside.tensions(self.outside.instant(state.surroundings), state.positions)
+
+    def nodal_cable_tensions(self, state: FullOrderState, material: Material) -> NDArray[np.float64]:
+        """Tension (w,), N, of each cable by the elastic forces at the vertices it is attached to."""
+        forces = jnp.asarray(self.elastic_forces(state, material))
+        return np.array([float(tension_from_nodal_forces(forces, clique)) for clique in self.outside.cliques])
+
+    def _weights_between(self, before: FullOrderState, after: FullOrderState) -> StepWeights:
+        step = self.time_step if after.ages is None else float(after.ages[1])
+        return step_weights(self.integrator, step, before.ages)
+
+    def _situation_between(self, before: FullOrderState, after: FullOrderState) -> Situation:
+        end = self.outside.instant(after.surroundings)
+        begin = end if before.surroundings is None else self.outside.instant(before.surroundings)
+        step = self.time_step if after.ages is None else float(after.ages[1])
+        return self.outside.situation(before.positions, begin, end, step)
 
     def grip_wrenches(
         self,
@@ -346,89 +398,9 @@ class FullOrderSolver:
         """F (s, 3, 3) at every quadrature sample."""
         return self.quadrature.deformation_gradients(state.positions)
 
-    def _strain_offset(self, state: FullOrderState, material: Material) -> Array:
+    def _strain_offset(self, state: FullOrderState, material: Material, weights: StepWeights) -> Array:
         if not np.any(np.asarray(material.viscosity) > 0.0):
             return jnp.zeros((len(self.quadrature.volume), 3, 3))
-        weights = np.array(self.integrator.rate[1:]) / self.time_step
-        past = [sample_strains(self._samples, jnp.asarray(x)) for x in state.history[: len(weights)]]
-        return sum((w * e for w, e in zip(weights.tolist(), past, strict=True)), jnp.zeros_like(past[0]))
-
-    def _minimise(
-        self,
-        start: NDArray[np.float64],
-        stiffness: NDArray[np.float64],
-        target: NDArray[np.float64],
-        material: Material,
-        strain_offset: Array,
-        rate: float,
-    ) -> tuple[NDArray[np.float64], StepReport]:
-        """Minimise  sum_i stiffness_i/2 |x_i|^2 - target_i x_i + potential(x)  over the free vertices."""
-        pattern, made = self._pattern, self._factor.factorisations
-        free = pattern.free
-        dof_stiffness = np.repeat(stiffness, 3)[free]
-        rate_array = jnp.asarray(rate)
-
-        def objective(x: NDArray[np.float64]) -> tuple[float, float]:
-            """The value, and the size of the terms it is a sum of, to which its rounding is proportional."""
-            stored = float(
-                _potential(self.law, self._samples, material, jnp.asarray(x), strain_offset, rate_array)
-            )
-            half = 0.5 * stiffness[:, None] * x
-            size = abs(stored) + float(np.sum(np.abs(x) * (np.abs(half) + np.abs(target))))
-            return stored + float(np.sum(x * (half - target))), size
-
-        x = start.copy()
-        value, size = objective(x)
-        if not np.isfinite(value):
-            # the input is not finite, or so far off that the energy overflows: nothing to descend from
-            return start, StepReport(SolveResult.NON_FINITE, 0, np.inf, 0)
-        move = np.inf
-        for iteration in range(1, self._max_iterations + 1):
-            gradient, tangents = internal_forces_and_tangent(
-                self.law, self._samples, material, jnp.asarray(x), strain_offset, rate_array
-            )
-            residual = (np.asarray(gradient) + stiffness[:, None] * x - target).ravel()[free]
-            if not np.isfinite(residual).all():
-                return x, self._report(SolveResult.NON_FINITE, iteration, move, made)
-            direction = self._newton_direction(tangents, dof_stiffness, residual)
-            slope = float(residual @ direction)
-            # what is left to go, not what the line search allows: a short step is no sign of a minimum
-            move = float(np.abs(direction).max())
-            step = 1.0
-            while step > 1e-6:
-                trial = x.copy()
-                trial.reshape(-1)[free] += step * direction
-                trial_value, trial_size = objective(trial)
-                # near the minimum rounding hides the decrease
-                if trial_value <= value + 1e-4 * step * slope + 1e-14 * size:
-                    x, value, size = trial, trial_value, trial_size
-                    break
-                step *= 0.5
-            if move <= self._move_tolerance:
-                return x, self._report(SolveResult.CONVERGED, iteration, move, made)
-            if step <= 1e-6:
-                return x, self._report(SolveResult.STALLED, iteration, move, made)
-        return x, self._report(SolveResult.MAX_ITERATIONS, self._max_iterations, move, made)
-
-    def _report(self, result: SolveResult, iterations: int, move: float, made: int) -> StepReport:
-        return StepReport(result, iterations, move, self._factor.factorisations - made)
-
-    def _newton_direction(
-        self, tangents: Array, dof_stiffness: NDArray[np.float64], residual: NDArray[np.float64]
-    ) -> NDArray[np.float64]:
-        """Newton direction; where the exact tangent is not positive definite, that of the projected one."""
-        for projected in (False, True):
-            chosen = _positive_definite(tangents) if projected else tangents
-            data = assemble(self._pattern, self.quadrature, np.asarray(chosen))
-            data[self._pattern.diagonal] += dof_stiffness
-            matrix = self._pattern.matrix(data)
-            try:
-                # 1e-4: the error of the direction then lies below that of Newton's own quadratic convergence
-                # until the last iteration, which it lengthens at most by one
-                direction = -self._factor.solve(matrix, residual, 1e-4)
-            except NegativeCurvatureError:
-                self._factor.forget()
-                continue
-            if float(direction @ residual) < 0.0 or not np.any(residual):
-                return direction
-        return -residual / np.maximum(np.abs(matrix.diagonal()), 1e-12)
+        past = [sample_strains(self._samples, jnp.asarray(x)) for x in state.history[: len(weights.rate) - 1]]
+        parts = zip(weights.rate[1:].tolist(), past, strict=True)
+        return sum((w * e for w, e in parts), jnp.zeros_like(past[0]))

@@ -16,19 +16,22 @@ import numpy as np
 from jaxtyping import Array
 from numpy.typing import NDArray
 
-from realsimloop_ros.mechanics.full_order import (
-    FullOrderSolver,
-    FullOrderState,
+from realsimloop_ros.mechanics.element_forces import (
     Samples,
-    SolveResult,
-    StepReport,
     internal_forces,
     internal_forces_and_tangent,
     sample_strains,
 )
+from realsimloop_ros.mechanics.full_order import (
+    FullOrderSolver,
+    FullOrderState,
+    SolveResult,
+    StepReport,
+)
 from realsimloop_ros.mechanics.laws import MaterialLaw
 from realsimloop_ros.mechanics.material import Material
-from realsimloop_ros.mechanics.sparse import assemble
+from realsimloop_ros.mechanics.newton import Objective
+from realsimloop_ros.mechanics.surroundings import Surroundings
 
 
 @eqx.filter_jit
@@ -64,12 +67,19 @@ class DifferentiableFullOrderSolver(FullOrderSolver):
         material: Material,
         directions: Material,
         grip_poses: NDArray[np.float64] | None = None,
+        surroundings: Surroundings | None = None,
     ) -> tuple[FullOrderState, NDArray[np.float64], StepReport]:
         """One step; tangents (k, n, 3, p) are the derivatives of state.history along `directions` (fields (p, z)).
 
-        Returns the new state, its tangents (k, n, 3, p), and how the solve ended.
+        Returns the new state, its tangents (k, n, 3, p), and how the solve ended. Raises ValueError with contact,
+        whose friction and split steps depend on the past in ways that are not differentiated here.
         """
-        after, report = self.step(state, material, grip_poses)
+        if self.outside.contact is not None:
+            raise ValueError(
+                f"contact: {list(self.outside.contact.names)}, expected none for derivatives in full order; "
+                "take them through a reduced model"
+            )
+        after, report = self.step(state, material, grip_poses, surroundings=surroundings)
         if report.result is not SolveResult.CONVERGED:
             return after, np.full_like(tangents, np.nan), report
         h, scheme = self.time_step, self.integrator
@@ -85,10 +95,10 @@ class DifferentiableFullOrderSolver(FullOrderSolver):
         _, tangent = internal_forces_and_tangent(self.law, self._samples, material, x, offset, rate)
         masses = self.masses(material)
         stiffness = (scheme.inertia / h**2 + self.mass_damping * scheme.rate[0] / h) * masses
-        pattern = self._pattern
-        data = assemble(pattern, self.quadrature, np.asarray(tangent))
-        data[pattern.diagonal] += np.repeat(stiffness, 3)[pattern.free]
-        matrix = pattern.matrix(data)
+        situation = self._situation_between(state, after) if self.body.cables else None
+        objective = Objective(stiffness, np.zeros_like(after.positions), material, offset, rate, situation)
+        matrix = self.newton.matrix(objective, after.positions, tangent)
+        free = self.newton.pattern.free
         # what the masses are multiplied with in the residual
         past = state.history
         velocity = scheme.rate[0] / h * after.positions + np.tensordot(weights, past[: len(weights)], axes=1)
@@ -109,7 +119,7 @@ class DifferentiableFullOrderSolver(FullOrderSolver):
             direction = jax.tree.map(lambda field, k=k: jnp.asarray(field[k]), directions)
             force = _force_change(self.law, self._samples, on_device, direction, x, (offset, d_offset), rate)
             lighter = (self._volumes @ np.asarray(directions.density[k]))[:, None] * acceleration
-            right = (masses[:, None] * (inertia + damping) + lighter + np.asarray(force)).ravel()[pattern.free]
+            right = (masses[:, None] * (inertia + damping) + lighter + np.asarray(force)).ravel()[free]
             # 1e-8: a thousandth of what the tests ask of the gradient
-            moved.reshape(-1, tangents.shape[-1])[pattern.free, k] = -self._factor.solve(matrix, right, 1e-8)
+            moved.reshape(-1, tangents.shape[-1])[free, k] = -self.newton.factor.solve(matrix, right, 1e-8)
         return after, np.concatenate([moved[None], tangents[:-1]]), report

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numba
@@ -71,9 +72,27 @@ class StiffnessPattern:
         size = len(self.free)
         return sp.csc_matrix((data, self.indices, self.indptr), shape=(size, size))
 
+    def slots_among(self, vertices: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Data index (3v, 3v) of every entry among vertices (v,), -1 where one is held.
 
-def stiffness_pattern(samples: Quadrature, vertices: int, held: NDArray[np.int64]) -> StiffnessPattern:
-    """The pattern of a body's stiffness over the degrees of freedom that are not held."""
+        Entries that the pattern lacks are not looked for: vertices share a tet or a clique of the pattern.
+        """
+        size = len(self.free)
+        dofs = (3 * vertices[:, None] + np.arange(3)).ravel()
+        place = np.minimum(np.searchsorted(self.free, dofs), size - 1)
+        number = np.where(self.free[place] == dofs, place, -1)
+        keys = np.repeat(np.arange(size), np.diff(self.indptr)) * size + self.indices
+        slots = np.searchsorted(keys, number[None, :] * size + number[:, None])
+        return np.where((number[None, :] >= 0) & (number[:, None] >= 0), slots, -1)
+
+
+def stiffness_pattern(
+    samples: Quadrature, vertices: int, held: NDArray[np.int64], cliques: Sequence[NDArray[np.int64]] = ()
+) -> StiffnessPattern:
+    """The pattern of a body's stiffness over the degrees of freedom that are not held.
+
+    cliques: sets of vertices that something beside the tets couples with each other.
+    """
     is_free = np.ones((vertices, 3), bool)
     is_free[held] = False
     free = np.flatnonzero(is_free.ravel())
@@ -85,9 +104,14 @@ def stiffness_pattern(samples: Quadrature, vertices: int, held: NDArray[np.int64
     columns = np.swapaxes(rows, 1, 2)
     kept = (rows >= 0) & (columns >= 0)
     keys = columns[kept].astype(np.int64) * len(free) + rows[kept]
-    unique, inverse = np.unique(keys, return_inverse=True)
+    coupled = [keys]
+    for clique in cliques:
+        of_clique = number[(3 * clique[:, None] + np.arange(3)).ravel()]
+        of_clique = of_clique[of_clique >= 0].astype(np.int64)
+        coupled.append((of_clique[:, None] * len(free) + of_clique[None, :]).ravel())
+    unique, inverse = np.unique(np.concatenate(coupled), return_inverse=True)
     slots = np.full(rows.shape, -1, np.int32)
-    slots[kept] = inverse
+    slots[kept] = inverse[: len(keys)]
     indptr = np.zeros(len(free) + 1, np.int32)
     np.add.at(indptr, unique // len(free) + 1, 1)
     diagonal = np.searchsorted(unique, np.arange(len(free)) * (len(free) + 1))
