@@ -7,11 +7,18 @@ import pytest
 
 from realsimloop_ros.dynamics.adjoint import adjoint
 from realsimloop_ros.dynamics.rollout import rest_state, rollout, undeformed_state, with_free_start
-from realsimloop_ros.dynamics.stepper import CONVERGED, StepSettings, gradient, gradient_and_hessian, step_problem
+from realsimloop_ros.dynamics.stepper import (
+    CONVERGED,
+    StepSettings,
+    gradient,
+    gradient_and_hessian,
+    no_surroundings,
+    place,
+    step_problem,
+)
 from realsimloop_ros.mechanics.integrators import BDF2, IMPLICIT_EULER
 from realsimloop_ros.mechanics.laws import Yeoh
 from realsimloop_ros.mechanics.material import Material
-from realsimloop_ros.reduction.model import support_kinematics
 from realsimloop_ros.reduction.snapshots import SnapshotSettings, random_grip_motion
 from reduced_bodies import clamped_beam, gripped_bar, smooth_reduced_body
 
@@ -143,8 +150,9 @@ def test_the_start_corrections_are_the_derivatives_of_the_start():
 def test_the_hessian_is_the_derivative_of_the_gradient():
     case = Case(gripped_bar(), BDF2)
     start, trajectory = case.run(case.material)
-    frame = support_kinematics(case.model, case.poses[0])
-    problem = step_problem(case.model, case.settings, frame, start.past, case.material)
+    nothing = no_surroundings(case.model.dtype)
+    placement = place(case.model, case.poses[0], nothing, nothing, case.settings.time_step)
+    problem = step_problem(case.model, case.settings, placement, start.past, case.material)
     latent = trajectory.latents[3]
 
     def slope(z):

@@ -61,7 +61,7 @@ def test_states_lie_on_a_grid_and_are_those_of_a_rollout() -> None:
         poses[:, grip, 2] += np.interp(stamps, np.arange(60) * 0.008, height[grip])
     material = Material(*(jnp.asarray(values) for values in MATERIAL))
     start, _ = rest_state(MODEL, SETTINGS, material, no_directions(1), jnp.asarray(REST_POSES))
-    end, run = rollout(MODEL, SETTINGS, material, no_directions(1), start, jnp.asarray(poses))
+    _, run = rollout(MODEL, SETTINGS, material, no_directions(1), start, jnp.asarray(poses))
     # the poses between two samples differ by the rounding of stamps to ns, 1e-11 m here
     np.testing.assert_allclose(states[-1].latent, run.latents[-1], atol=1e-9)
     np.testing.assert_allclose(states[-1].vertices, vertices(MODEL, poses[-1], run.latents[-1]), atol=1e-9)

@@ -17,12 +17,15 @@ from realsimloop_ros.dynamics.stepper import (
     MAX_ITERATIONS,
     NON_FINITE,
     STALLED,
+    Placement,
     StepProblem,
     StepSettings,
     gradient,
     gradient_and_hessian,
     inverse_of,
     minimise,
+    no_surroundings,
+    place,
     potential,
     static_latent,
     static_problem,
@@ -30,7 +33,7 @@ from realsimloop_ros.dynamics.stepper import (
 from realsimloop_ros.mechanics.integrators import BDF2, IMPLICIT_EULER, Integrator
 from realsimloop_ros.mechanics.laws import MaterialLaw
 from realsimloop_ros.mechanics.material import Material
-from realsimloop_ros.reduction.model import kinematics, positions, support_kinematics
+from realsimloop_ros.reduction.model import kinematics, positions
 from reduced_bodies import REST_POSES, gripped_bar, smooth_reduced_body
 
 MODEL = smooth_reduced_body(gripped_bar()).model()
@@ -43,6 +46,7 @@ GRAVITY = np.array([0.0, 0.0, -9.81])
 HELD = jnp.asarray(np.tile(REST_POSES, (STEPS, 1, 1)))
 
 compiled_minimise = eqx.filter_jit(minimise)
+compiled_place = eqx.filter_jit(place)
 compiled_static = eqx.filter_jit(static_problem)
 compiled_gradient = eqx.filter_jit(gradient)
 compiled_potential = eqx.filter_jit(potential)
@@ -58,10 +62,13 @@ def at_rest(settings: StepSettings) -> TwinState:
     return state
 
 
+def placed(poses: jax.Array) -> Placement:
+    nothing = no_surroundings(MODEL.dtype)
+    return compiled_place(MODEL, poses, nothing, nothing, TIME_STEP)
+
+
 def problem_at(poses: np.ndarray, gravity: np.ndarray = GRAVITY) -> StepProblem:
-    return compiled_static(
-        MODEL, step_settings(gravity=gravity), support_kinematics(MODEL, jnp.asarray(poses)), MATERIAL
-    )
+    return compiled_static(MODEL, step_settings(gravity=gravity), placed(jnp.asarray(poses)), MATERIAL)
 
 
 def pushed_together(distance: float) -> np.ndarray:
@@ -90,9 +97,7 @@ def test_static_equilibrium_is_the_minimum_that_another_method_finds() -> None:
 
 def test_static_latent_agrees_with_a_motion_that_has_come_to_rest() -> None:
     settings = step_settings(IMPLICIT_EULER)
-    sagging = eqx.filter_jit(static_latent)(
-        MODEL, settings, MATERIAL, support_kinematics(MODEL, HELD[0]), jnp.zeros(6)
-    )
+    sagging = eqx.filter_jit(static_latent)(MODEL, settings, MATERIAL, placed(HELD[0]), jnp.zeros(6))
     weightless = at_rest(step_settings(IMPLICIT_EULER, np.zeros(3)))
     # one step so long that inertia is nothing: 1e6 s
     slow = StepSettings(IMPLICIT_EULER, 1e6, gravity=jnp.asarray(GRAVITY))

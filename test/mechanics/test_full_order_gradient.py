@@ -151,7 +151,7 @@ def test_positions_and_tangents_are_those_of_a_reduced_model_that_leaves_nothing
     rest = jnp.asarray(np.array([grip.rest_pose for grip in body.grips]))
     start = undeformed_state(model, settings, rest, 4)
     on_device = [Material(*map(jnp.asarray, fields)) for fields in (material, directions)]
-    end, run = rollout(model, settings, *on_device, start, poses)
+    _, run = rollout(model, settings, *on_device, start, poses)
     assert (np.asarray(run.results) == CONVERGED).all()
     # two solvers of the same equations: the reduced one stops at 1e-10 m rms, the full one at 1e-13 m, and the
     # tangents' linear systems are solved to 1e-8

@@ -9,13 +9,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from realsimloop_ros.dynamics.stepper import StepSettings, gradient_and_hessian, static_problem
-from realsimloop_ros.mechanics.integrators import BDF2
-from realsimloop_ros.mechanics.material import Material
-from realsimloop_ros.reduction.cubature import Cubature, fit_cubature
-from realsimloop_ros.reduction.model import ReducedModel, support_kinematics
-from realsimloop_ros.reduction.snapshots import SnapshotSettings, random_grip_motion
-from reduced_bodies import gripped_bar, smooth_reduced_body
+from realsimloop_ros.dynamics.stepper import StepSettings, gradient_and_hessian, no_surroundings, place,
+static_problem from realsimloop_ros.mechanics.integrators import BDF2 from realsimloop_ros.mechanics.material
+import Material from realsimloop_ros.reduction.cubature import Cubature, fit_cubature from
+realsimloop_ros.reduction.model import ReducedModel from realsimloop_ros.reduction.snapshots import
+SnapshotSettings, random_grip_motion from reduced_bodies import gripped_bar, smooth_reduced_body
 
 REDUCED = smooth_reduced_body(gripped_bar())
 EVERY = REDUCED.model()
@@ -25,7 +23,7 @@ LATENTS = 3e-3 * RANDOM.standard_normal((40, 6))
 WEIGHTLESS = StepSettings(BDF2, 0.02, gravity=jnp.zeros(3))
 MATERIAL = Material(jnp.array([2e5]), jnp.array([0.46]), jnp.array([0.0]), jnp.array([1070.0]))
 derivatives = eqx.filter_jit(gradient_and_hessian)
-static = eqx.filter_jit(static_problem)
+static, placed = eqx.filter_jit(static_problem), eqx.filter_jit(place)
 
 
 @cache
@@ -47,7 +45,8 @@ def errors(model: ReducedModel) -> tuple[float, float]:
         latent = jnp.asarray(3e-3 * random.standard_normal(6))
         both = []
         for m in (model, EVERY):
-            problem = static(m, WEIGHTLESS, support_kinematics(m, poses), MATERIAL)
+            nothing = no_surroundings(m.dtype)
+            problem = static(m, WEIGHTLESS, placed(m, poses, nothing, nothing, 1.0), MATERIAL)
             both.append(derivatives(m, WEIGHTLESS, problem, MATERIAL, latent))
         found.append([np.linalg.norm(a - b) / np.linalg.norm(b) for a, b in zip(*both, strict=True)])
     force, stiffness = np.max(found, axis=0)

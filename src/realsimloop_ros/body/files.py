@@ -245,11 +245,15 @@ class BodySpecification(_Strict):
     hung_weights: tuple[HungWeightSpecification, ...] = ()
     markers: dict[str, Vector] = {}
     cables: tuple[CableSpecification, ...] = ()
+    floating: bool = Field(False, description="whether it is meant that nothing holds the body")
 
     @model_validator(mode="after")
     def _something_holds_it(self) -> BodySpecification:
-        if not self.grips and self.fixed is None:
-            raise ValueError("grips, fixed: both are missing; name what holds the body")
+        held = bool(self.grips) or self.fixed is not None
+        if not held and not self.floating:
+            raise ValueError("grips, fixed: both are missing; name what holds the body, or set floating: true")
+        if held and self.floating:
+            raise ValueError("floating: true, but grips or fixed hold the body; leave one of them out")
         return self
 
     def build(self, folder: Path = Path()) -> Body:

@@ -1,13 +1,14 @@
 """One implicit step of a reduced model: the minimum of the incremental potential over the latent state.
 
-    Phi(z) = 1/2 c^T K c - b^T c + sum_s volume_s (Psi(F_s) + viscous potential),   F_s = F0_s + B_s c,   c = decoder(z)
+    Phi(z) = 1/2 c^T K c - b^T c + sum_s volume_s (Psi(F_s) + viscous potential) + contact and cables,
+    F_s = F0_s + B_s c,   c = decoder(z)
 
-with K = kappa M, kappa = inertia/h^2 + damping rate_0/h, M the mass matrix, and b all that the step knows beforehand:
-prediction, gravity and damping.
+with K = kappa M, kappa = inertia/h^2 + damping rate_0/h, M the mass matrix, and b all that the step knows
+beforehand: prediction, gravity and damping.
 
-Newton's method is followed with an old Hessian for as long as that contracts (a chord costs a gradient, a tenth of a
-Hessian), and with a new one and a backtracking line search where it does not. Nothing raises inside jit: a step returns
-a result code.
+Newton's method is followed with an old Hessian for as long as that contracts (a chord costs a gradient, a tenth
+of a Hessian), and with a new one and a backtracking line search where it does not. Nothing raises inside jit: a
+step returns a result code.
 """
 
 from __future__ import annotations
@@ -20,6 +21,13 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from realsimloop_ros.dynamics.surroundings import (
+    Around,
+    around,
+    around_energy,
+    around_gradient,
+    around_hessian,
+)
 from realsimloop_ros.mechanics.full_order import STANDARD_GRAVITY
 from realsimloop_ros.mechanics.integrators import Integrator
 from realsimloop_ros.mechanics.laws import (
@@ -32,6 +40,7 @@ from realsimloop_ros.mechanics.laws import (
     viscous_stress_and_tangent,
 )
 from realsimloop_ros.mechanics.material import Material
+from realsimloop_ros.mechanics.surroundings import Instant
 from realsimloop_ros.reduction.model import (
     Kinematics,
     ReducedModel,
@@ -39,12 +48,13 @@ from realsimloop_ros.reduction.model import (
     point_positions,
     project_forces,
     strain_map,
+    support_kinematics,
 )
 
 # how a step ended; STALLED: no step along Newton's direction lowers the potential
 CONVERGED, MAX_ITERATIONS, NON_FINITE, STALLED = 0, 1, 2, 3
-# a chord that leaves more than this share of the way to go is not worth its gradient: from there, some ten chords cost
-# as much as a Hessian and do as much
+# a chord that leaves more than this share of the way to go is not worth its gradient: from there, some ten
+# chords cost as much as a Hessian and do as much
 _CONTRACTION = 0.35
 
 
@@ -85,18 +95,34 @@ class StepSettings(eqx.Module):
 
 
 class Past(NamedTuple):
-    """What a step remembers, newest first. points: (k, m, 3) mass points, m; strains: (s, c, 3, 3) Green strains of
-    the samples, none without viscosity."""
+    """What a step remembers, newest first.
+
+    points: (k, m, 3) mass points, m; strains: (s, c, 3, 3) Green strains of the samples, none without viscosity;
+    touch: (1, q, 3) contact points, m, none without contact.
+    """
 
     points: Float[Array, "k m 3"]
     strains: Float[Array, "s c 3 3"]
+    touch: Float[Array, "t q 3"]
+
+
+class Placement(NamedTuple):
+    """What poses and surroundings decide of a step. frame: of the support; strains: of the samples; around:
+    contact and cables, None where there are none.
+    """
+
+    frame: Kinematics
+    strains: StrainMap
+    around: Around | None
 
 
 class StepProblem(NamedTuple):
-    """Phi of one step. strains: of the samples; linear: (R,) b, N; strain_offset: (c, 3, 3) 1/s or None; stiffness:
-    (R, R) K, N/m."""
+    """Phi of one step. strains: of the samples; around: contact and cables or None; linear: (R,) b, N;
+    strain_offset: (c, 3, 3) 1/s or None; stiffness: (R, R) K, N/m.
+    """
 
     strains: StrainMap
+    around: Around | None
     linear: Float[Array, " R"]
     strain_offset: Float[Array, "c 3 3"] | None
     stiffness: Float[Array, "R R"]
@@ -113,11 +139,25 @@ class StepSolution(NamedTuple):
     inverse: Float[Array, "r r"]
 
 
+def place(
+    model: ReducedModel, grip_poses: Float[Array, "g 7"], before: Instant, after: Instant, time_step: float
+) -> Placement:
+    """The step that ends at grip_poses (g, 7), its surroundings going from `before` to `after`."""
+    frame = support_kinematics(model, grip_poses)
+    # where the contact points were is of the past; without friction it does not matter
+    touch = None if model.surroundings is None else model.surroundings.touch
+    previous = jnp.zeros((0, 3), model.dtype) if touch is None else frame.base[touch.nodes]
+    return Placement(frame, strain_map(model, frame), around(model, frame, previous, before, after, time_step))
+
+
 def step_problem(
-    model: ReducedModel, settings: StepSettings, frame: Kinematics, past: Past, material: Material
+    model: ReducedModel, settings: StepSettings, placement: Placement, past: Past, material: Material
 ) -> StepProblem:
-    """Phi of the step that ends at `frame` (of the support), after `past`."""
-    return StepProblem(strain_map(model, frame), *of_the_past(model, settings, frame, past, material))
+    """Phi of a step after `past`."""
+    at = placement.around
+    if at is not None and at.touch is not None:
+        at = at._replace(previous=past.touch[0])
+    return StepProblem(placement.strains, at, *of_the_past(model, settings, placement.frame, past, material))
 
 
 def of_the_past(
@@ -131,8 +171,9 @@ def of_the_past(
 
 
 def acceleration(settings: StepSettings, x: Float[Array, "m 3"], past: Float[Array, "k m 3"]) -> Array:
-    """Acceleration of the mass points at x, m/s^2: what their masses are multiplied with in the force balance, gravity
-    and damping included."""
+    """Acceleration of the mass points at x, m/s^2: what their masses are multiplied with in the force balance,
+    gravity and damping included.
+    """
     scheme, h = settings.integrator, settings.time_step
     prediction = jnp.tensordot(jnp.asarray(scheme.predictor, past.dtype), past, axes=1)
     result = scheme.inertia / h**2 * (x - prediction) - settings.gravity.astype(x.dtype)[None]
@@ -144,13 +185,15 @@ def acceleration(settings: StepSettings, x: Float[Array, "m 3"], past: Float[Arr
 
 
 def static_problem(
-    model: ReducedModel, settings: StepSettings, frame: Kinematics, material: Material
+    model: ReducedModel, settings: StepSettings, placement: Placement, material: Material
 ) -> StepProblem:
-    """The potential whose minimum is the static equilibrium at `frame` (of the support)."""
+    """The potential whose minimum is the static equilibrium at a placement, whose time step is STATIC_STEP."""
     masses = model.points.masses(material)
-    linear = project_forces(model, frame, masses[:, None] * settings.gravity.astype(masses.dtype)[None])
+    gravity = settings.gravity.astype(masses.dtype)
+    linear = project_forces(model, placement.frame, masses[:, None] * gravity[None])
     size = model.basis.shape[2]
-    return StepProblem(strain_map(model, frame), linear, None, jnp.zeros((size, size), linear.dtype))
+    zero = jnp.zeros((size, size), linear.dtype)
+    return StepProblem(placement.strains, placement.around, linear, None, zero)
 
 
 def strain_offset(settings: StepSettings, past: Past) -> Float[Array, "c 3 3"] | None:
@@ -186,7 +229,10 @@ def _energies(
         rate = jnp.asarray(settings.rate, F.dtype)
         density += jax.vmap(viscous_energy, (0, 0, None, 0))(F, problem.strain_offset, rate, viscosity)
     half = 0.5 * jnp.dot(c, problem.stiffness @ c)
-    return jnp.dot(model.samples.volume, density), half, jnp.dot(problem.linear, c)
+    stored = jnp.dot(model.samples.volume, density)
+    if model.surroundings is not None and problem.around is not None:
+        stored += around_energy(model.surroundings, problem.around, c)
+    return stored, half, jnp.dot(problem.linear, c)
 
 
 def gradient(
@@ -204,7 +250,10 @@ def _coordinate_gradient(
 ) -> Float[Array, " R"]:
     piola = sample_stress(model, settings, problem.strain_offset, material, problem.strains.at(c))
     weighted = (model.samples.volume[:, None, None] * piola).reshape(-1)
-    return problem.stiffness @ c - problem.linear + weighted @ problem.strains.lift.reshape(len(weighted), -1)
+    slope = problem.stiffness @ c - problem.linear + weighted @ problem.strains.lift.reshape(len(weighted), -1)
+    if model.surroundings is not None and problem.around is not None:
+        slope += around_gradient(model.surroundings, problem.around, c)
+    return slope
 
 
 def sample_stress(
@@ -237,6 +286,9 @@ def gradient_and_hessian(
     slope = problem.stiffness @ c - problem.linear + weighted @ flat
     stiff = ((volume[:, None, None] * tangent) @ lift).reshape(flat.shape)
     hessian = flat.T @ stiff + problem.stiffness
+    if model.surroundings is not None and problem.around is not None:
+        slope += around_gradient(model.surroundings, problem.around, c)
+        hessian += around_hessian(model.surroundings, problem.around, c)
     if model.decoder.linear:
         return slope, hessian
     jacobian = jax.jacfwd(model.decoder)(latent)
@@ -266,8 +318,9 @@ def inverse_of(hessian: Float[Array, "r r"]) -> Float[Array, "r r"]:
 
 
 class _Search(NamedTuple):
-    """Where the minimisation stands. slope: the gradient at `latent`; inverse: (r, r); fresh: whether a new Hessian is
-    asked for."""
+    """Where the minimisation stands. slope: the gradient at `latent`; inverse: (r, r); fresh: whether a new
+    Hessian is asked for.
+    """
 
     latent: Array
     slope: Array
@@ -387,35 +440,30 @@ def better_start(latents: Float[Array, "2 r"]) -> Float[Array, " r"]:
 def residual(
     model: ReducedModel,
     settings: StepSettings,
-    frame: Kinematics,
-    strains: StrainMap,
+    placement: Placement,
     past: Past,
     material: Material,
     latent: Float[Array, " r"],
 ) -> Float[Array, " r"]:
-    """The step's residual as a function of all that it depends on, which is what sensitivities differentiate.
-
-    strains: those at `frame` (of the support).
-    """
-    problem = StepProblem(strains, *of_the_past(model, settings, frame, past, material))
-    return gradient(model, settings, problem, material, latent)
+    """The step's residual as a function of all that it depends on, which is what sensitivities differentiate."""
+    return gradient(model, settings, step_problem(model, settings, placement, past, material), material, latent)
 
 
 def static_latent(
-    model: ReducedModel, settings: StepSettings, material: Material, frame: Kinematics, start: Array
+    model: ReducedModel, settings: StepSettings, material: Material, placement: Placement, start: Array
 ) -> StepSolution:
-    """Latent state of static equilibrium at `frame` (of the support)."""
-    return minimise(model, settings, static_problem(model, settings, frame, material), material, start)
+    """Latent state of static equilibrium at a placement."""
+    return minimise(model, settings, static_problem(model, settings, placement, material), material, start)
 
 
-def past_entry(
-    model: ReducedModel, settings: StepSettings, frame: Kinematics, strains: StrainMap, latent: Array
-) -> Past:
-    """What later steps remember of a body at `latent`: one entry of points (1, m, 3) and strains (0 or 1, c, 3, 3)."""
-    points = point_positions(model, frame, latent)[None]
+def past_entry(model: ReducedModel, settings: StepSettings, placement: Placement, latent: Array) -> Past:
+    """What later steps remember of a body at `latent`: one entry of each kind that they look at."""
+    points = point_positions(model, placement.frame, latent)[None]
+    c, at, strains = model.decoder(latent), placement.around, placement.strains
+    touch = jnp.zeros((0, 0, 3), points.dtype) if at is None or at.touch is None else at.touch.at(c)[None]
     if not settings.viscous:
-        return Past(points, jnp.zeros((0, *strains.base.shape), points.dtype))
-    return Past(points, jax.vmap(green_strain)(strains.at(model.decoder(latent)))[None])
+        return Past(points, jnp.zeros((0, *strains.base.shape), points.dtype), touch)
+    return Past(points, jax.vmap(green_strain)(strains.at(c))[None], touch)
 
 
 def remembered(past: Past, entry: Past) -> Past:
@@ -423,7 +471,13 @@ def remembered(past: Past, entry: Past) -> Past:
     return Past(*(jnp.concatenate([new, old])[: len(old)] for new, old in zip(entry, past, strict=True)))
 
 
+def no_surroundings(dtype: jnp.dtype, instants: int | None = None) -> Instant:
+    """An instant without colliders and winches, or several of them."""
+    lead = () if instants is None else (instants,)
+    return Instant(jnp.zeros((*lead, 0, 7), dtype), jnp.zeros((*lead, 0), dtype), jnp.zeros((*lead, 0, 3), dtype))
+
+
 def past_of_rest(settings: StepSettings, entry: Past) -> Past:
     """The past of a body that has rested at an entry."""
-    counts = settings.integrator.history, settings.strain_history
+    counts = settings.integrator.history, settings.strain_history, len(entry.touch)
     return Past(*(jnp.repeat(part, count, axis=0) for part, count in zip(entry, counts, strict=True)))

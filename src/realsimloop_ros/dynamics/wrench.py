@@ -12,18 +12,22 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from realsimloop_ros.dynamics.rollout import checked_instants
 from realsimloop_ros.dynamics.stepper import (
     Past,
     StepSettings,
     acceleration,
     past_entry,
     past_of_rest,
+    place,
     sample_stress,
     strain_offset,
 )
+from realsimloop_ros.dynamics.surroundings import Outside, around, outside_points, outside_slopes
 from realsimloop_ros.mechanics.material import Material
+from realsimloop_ros.mechanics.surroundings import Instant
 from realsimloop_ros.reduction.grip_warp import quaternion_product, quaternion_to_matrix
-from realsimloop_ros.reduction.model import ReducedModel, point_positions, strain_map, support_kinematics
+from realsimloop_ros.reduction.model import ReducedModel, point_positions, support_kinematics
 
 
 def _moved(poses: Float[Array, "g 7"], twists: Float[Array, "g 6"]) -> Float[Array, "g 7"]:
@@ -41,32 +45,46 @@ def grip_wrenches(
     past: Past,
     material: Material,
     latent: Float[Array, " r"],
+    before: Instant | None = None,
+    after: Instant | None = None,
 ) -> Float[Array, "g 6"]:
     """Force and moment (g, 6), N and N m, that the body exerts on each tool, in the tool's frame.
 
-    latent: converged state of the step that ends at grip_poses after `past`.
+    latent: converged state of the step that ends at grip_poses after `past`; before, after: where colliders and
+    winches were at the step's ends, for a model that has them.
     """
     coordinates = model.decoder(latent)
     samples = model.samples
+    began, ended = (checked_instants(model, instant, None) for instant in (before, after))
 
-    def moved(twists: Array) -> tuple[Array, Array]:
+    def moved(twists: Array) -> tuple[Array, Array, Outside | None]:
         frame = support_kinematics(model, _moved(grip_poses, twists))
         local = samples.basis @ coordinates
         turn, nodes = frame.turn[samples.nodes], frame.base[samples.nodes]
         x = nodes + jnp.einsum("cail,cal->cai", turn, local.reshape(nodes.shape))
         F = jnp.einsum("cai,caj->cij", x, samples.gradients)
-        return point_positions(model, frame, latent), F
+        at = around(model, frame, _previous(past), began, ended, settings.time_step)
+        return point_positions(model, frame, latent), F, None if at is None else outside_points(at, coordinates)
 
     zero = jnp.zeros((len(grip_poses), 6), latent.dtype)
-    (points, F), pullback = jax.vjp(moved, zero)
+    (points, F, outside), pullback = jax.vjp(moved, zero)
     force = model.points.masses(material)[:, None] * acceleration(settings, points, past.points)
-    offset = strain_offset(settings, past)
-    piola = sample_stress(model, settings, offset, material, F)
-    (on_body,) = pullback((force, samples.volume[:, None, None] * piola))
+    piola = sample_stress(model, settings, strain_offset(settings, past), material, F)
+    slopes = None
+    if model.surroundings is not None and outside is not None:
+        frame = support_kinematics(model, grip_poses)
+        at = around(model, frame, _previous(past), began, ended, settings.time_step)
+        assert at is not None
+        slopes = outside_slopes(model.surroundings, at, outside)
+    (on_body,) = pullback((force, samples.volume[:, None, None] * piola, slopes))
     turn = quaternion_to_matrix(grip_poses[:, 3:])
     force = jnp.einsum("gji,gj->gi", turn, on_body[:, :3])
     moment = jnp.einsum("gji,gj->gi", turn, on_body[:, 3:])
     return -jnp.concatenate([force, moment], axis=1)
+
+
+def _previous(past: Past) -> Float[Array, "k 3"]:
+    return past.touch[0] if len(past.touch) else jnp.zeros((0, 3), past.points.dtype)
 
 
 @eqx.filter_jit
@@ -94,9 +112,15 @@ def wrenches_with_tangents(
 
 
 def resting_wrenches(
-    model: ReducedModel, settings: StepSettings, grip_poses: Array, material: Material, latent: Array
+    model: ReducedModel,
+    settings: StepSettings,
+    grip_poses: Array,
+    material: Material,
+    latent: Array,
+    instant: Instant | None = None,
 ) -> Float[Array, "g 6"]:
     """The wrenches of a body at rest."""
-    frame = support_kinematics(model, grip_poses)
-    entry = past_entry(model, settings, frame, strain_map(model, frame), latent)
-    return grip_wrenches(model, settings, grip_poses, past_of_rest(settings, entry), material, latent)
+    at = checked_instants(model, instant, None)
+    entry = past_entry(model, settings, place(model, grip_poses, at, at, settings.time_step), latent)
+    past = past_of_rest(settings, entry)
+    return grip_wrenches(model, settings, grip_poses, past, material, latent, at, at)

@@ -225,7 +225,7 @@ class FullOrderSolver:
                 np.concatenate([x[None], state.history[:-1]]),
                 ages_after(self.integrator, self.time_step, state.ages, h),
                 poses,
-                surroundings if last else Surroundings(*there),
+                surroundings if last else Surroundings(*map(np.asarray, there)),
             )
             if wanted > parts and parts < self._max_substeps:
                 break  # to be done again in smaller parts

@@ -38,7 +38,8 @@ def material_of(
 ) -> Material:
     """Checked material of a body; scalars hold for every zone; density: that of the body's zones unless given.
 
-    Raises InvalidMaterialError naming zone and value unless E > 0, 0 < nu <= 0.499, viscosity >= 0 and density > 0.
+    Raises InvalidMaterialError naming zone and value unless E > 0, 0 < nu <= 0.499, viscosity >= 0 and density
+    > 0.
     """
     if density is None:
         density = [zone.density for zone in body.zones]

@@ -55,9 +55,9 @@ class Surroundings:
 class Instant(NamedTuple):
     """Checked Surroundings. poses: (c, 7); lengths: (w,) m; anchors: (w, 3) m."""
 
-    poses: NDArray[np.float64]
-    lengths: NDArray[np.float64]
-    anchors: NDArray[np.float64]
+    poses: NDArray[np.float64] | Float[Array, "c 7"]
+    lengths: NDArray[np.float64] | Float[Array, " w"]
+    anchors: NDArray[np.float64] | Float[Array, "w 3"]
 
 
 def between(first: Instant, second: Instant, part: int, parts: int) -> Instant:

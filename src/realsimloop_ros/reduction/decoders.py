@@ -1,4 +1,6 @@
-"""From the latent state z that is simulated to the coordinates c of the basis: what makes a subspace curved or not."""
+"""From the latent state z that is simulated to the coordinates c of the basis: what makes a subspace curved or
+not.
+"""
 
 from __future__ import annotations
 

@@ -4,7 +4,8 @@ Every hold (a grip, or the fixed vertices together) moves rigidly, x = R_k X + t
 with harmonic weights. Two holds, the case of a bar between two arms, span a cubic Hermite curve between their
 anchors whose end tangents turn with the holds; a vertex keeps its offset from that curve in a frame that turns
 from the first hold's rotation to the second's. One hold carries the body rigidly. Three or more holds blend
-anchors linearly and rotations by their weighted mean quaternion.
+anchors linearly and rotations by their weighted mean quaternion. A body that nothing holds has one hold all the
+same: a frame of its own.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from jaxtyping import Array, Float
 from numpy.typing import NDArray
 
 from realsimloop_ros.body.body import Body
-from realsimloop_ros.mechanics.elements import quadrature
+from realsimloop_ros.mechanics.elements import lumped_volumes, quadrature
 
 
 class GripWarp(eqx.Module):
@@ -41,8 +42,24 @@ class GripWarp(eqx.Module):
         )
 
 
+def is_floating(body: Body) -> bool:
+    """Whether nothing holds the body."""
+    return len(body.held_vertices) == 0
+
+
 def grip_warp(body: Body) -> GripWarp:
-    """The warp of a body at all its vertices."""
+    """The warp of a body at all its vertices.
+
+    That of a body that nothing holds is a rigid motion of its own frame, which rests at its centre of volume.
+    """
+    if is_floating(body):
+        volumes = lumped_volumes(body).sum(axis=1)
+        centre = volumes @ body.rest_positions / volumes.sum()
+        whole = jnp.ones((len(body.rest_positions), 1))
+        pose = np.concatenate([centre, [0.0, 0.0, 0.0, 1.0]])
+        return GripWarp(
+            jnp.asarray(body.rest_positions), whole, jnp.asarray(centre[None]), jnp.asarray(pose[None]), False
+        )
     holds = [grip.vertices for grip in body.grips]
     fixed = len(body.fixed_vertices) > 0
     if fixed:

@@ -1,8 +1,8 @@
 """The reduced model: vertices follow  x = W(g) + Q(g) V c(z),  and few weighted samples stand for the whole body.
 
-W and Q are the grip warp, V (n, 3, R) a linear basis that vanishes on held vertices, c the decoder (the identity for
-a linear subspace) and z (r,) the latent state. The basis is orthonormal in the mass metric divided by the total mass,
-so that |c| is the mass-weighted rms displacement in m.
+W and Q are the grip warp, V (n, 3, R) a linear basis that vanishes on held vertices, c the decoder (the
+identity for a linear subspace) and z (r,) the latent state. The basis is orthonormal in the mass metric divided
+by the total mass, so that |c| is the mass-weighted rms displacement in m.
 
 A step looks at strain samples (the energy) and mass points (inertia and gravity) alone, so that its cost does not
 depend on the size of the mesh. The vertices that these need are the model's support.
@@ -26,11 +26,17 @@ from numpy.typing import DTypeLike, NDArray
 
 from realsimloop_ros.body.body import Body
 from realsimloop_ros.body.files import atomic_write, body_arrays, body_from_arrays
+from realsimloop_ros.mechanics.contact import Contact
 from realsimloop_ros.mechanics.elements import hung_masses, lumped_volumes, quadrature
 from realsimloop_ros.mechanics.laws import MaterialLaw, StableNeoHookean
 from realsimloop_ros.mechanics.material import Material
 from realsimloop_ros.reduction.decoders import Decoder, IdentityDecoder, decoder_from_arrays
-from realsimloop_ros.reduction.grip_warp import GripWarp, grip_warp, warped
+from realsimloop_ros.reduction.grip_warp import GripWarp, grip_warp, is_floating, warped
+from realsimloop_ros.reduction.surroundings import (
+    ReducedSurroundings,
+    reduced_surroundings,
+    surrounding_vertices,
+)
 
 _FORMAT = "realsimloop-reduced-1"
 
@@ -74,8 +80,10 @@ class MassPoints(eqx.Module):
 
 
 class ReducedModel(eqx.Module):
-    """What a reduced step needs to know of a body. basis: (n, 3, R), dimensionless; support: the warp at the vertices
-    that samples and mass points need."""
+    """What a reduced step needs to know of a body. basis: (n, 3, R), dimensionless; support: the warp at the
+    vertices that samples, mass points and surroundings need; floating: whether nobody holds the body, so that
+    its frame is not given but follows from its motion.
+    """
 
     warp: GripWarp
     basis: Float[Array, "n 3 R"]
@@ -84,6 +92,8 @@ class ReducedModel(eqx.Module):
     samples: ElasticSamples
     points: MassPoints
     law: MaterialLaw
+    surroundings: ReducedSurroundings | None = None
+    floating: bool = eqx.field(static=True, default=False)
 
     @property
     def latent_size(self) -> int:
@@ -156,7 +166,9 @@ def _placed(frame: Kinematics, local: Float[Array, " d"]) -> Float[Array, "n 3"]
 
 
 class StrainMap(NamedTuple):
-    """Deformation gradients of the samples over the coordinates. base: (c, 3, 3) F at c = 0; lift: (c, 9, R) dF/dc."""
+    """Deformation gradients of the samples over the coordinates. base: (c, 3, 3) F at c = 0; lift: (c, 9, R)
+    dF/dc.
+    """
 
     base: Float[Array, "c 3 3"]
     lift: Float[Array, "c 9 R"]
@@ -187,8 +199,9 @@ def in_precision(model: ReducedModel, dtype: DTypeLike) -> ReducedModel:
 
 @dataclass(frozen=True)
 class PointWeights:
-    """Which vertices carry the inertia of which zone. vertex, zone: (m,); weight: (m,) factors of the zone's volume
-    that is lumped at the vertex. Hung weights are always carried by the vertices they hang from."""
+    """Which vertices carry the inertia of which zone. vertex, zone: (m,); weight: (m,) factors of the zone's
+    volume that is lumped at the vertex. Hung weights are always carried by the vertices they hang from.
+    """
 
     vertex: NDArray[np.int64]
     zone: NDArray[np.int64]
@@ -260,13 +273,19 @@ class ReducedBody:
         """r"""
         return self.basis.shape[2] if self.decoder is None else self.decoder.latent_size
 
-    def model(self, law: MaterialLaw | None = None, *, dtype: DTypeLike | None = None) -> ReducedModel:
-        """The arrays a step works on; the law is stable neo-Hookean unless another is given; dtype: its precision,
-        JAX's own unless given."""
+    def model(
+        self, law: MaterialLaw | None = None, *, contact: Contact | None = None, dtype: DTypeLike | None = None
+    ) -> ReducedModel:
+        """The arrays a step works on.
+
+        law: stable neo-Hookean unless another is given; contact: what the body may touch; dtype: the precision
+        of the steps, JAX's own unless given.
+        """
         body, every, chosen = self.body, quadrature(self.body), self.sample_index
         points = every_point(body) if self.points is None else self.points
         carriers, volumes, hung = points.gathered(body)
-        support = np.unique(np.concatenate([every.nodes[chosen].ravel(), carriers]))
+        outside = surrounding_vertices(body, contact)
+        support = np.unique(np.concatenate([every.nodes[chosen].ravel(), carriers, outside]))
         warp = grip_warp(body)
         count = self.basis.shape[2]
         basis = np.asarray(self.basis, np.float64)
@@ -293,6 +312,8 @@ class ReducedBody:
                 jnp.asarray(np.einsum("m,mir,mis->rs", hung, carried, carried)),
             ),
             law=StableNeoHookean() if law is None else law,
+            surroundings=reduced_surroundings(body, contact, basis, support),
+            floating=is_floating(body),
         )
         return model if dtype is None else in_precision(model, dtype)
 
