@@ -135,7 +135,7 @@ def test_the_start_corrections_are_the_derivatives_of_the_start():
         for sign in (1.0, -1.0):
             moved = start._replace(
                 past=jax.tree.map(
-                    lambda value, tangents, k=k, sign=sign: value + sign * step * tangents[..., zones + k],
+                    lambda value, tangents, k=k, by=sign * step: value + by * tangents[..., zones + k],
                     start.past,
                     start.past_tangents,
                 ),

@@ -26,6 +26,7 @@ from realsimloop_ros.dynamics.rollout import (
 from realsimloop_ros.dynamics.stepper import CONVERGED, StepSettings
 from realsimloop_ros.mechanics.colliders import Plane, Sphere
 from realsimloop_ros.mechanics.contact import Contact, ContactSettings
+from realsimloop_ros.mechanics.elements import lumped_masses
 from realsimloop_ros.mechanics.integrators import BDF2
 from realsimloop_ros.mechanics.material import Material
 from realsimloop_ros.mechanics.surroundings import Instant
@@ -192,8 +193,6 @@ def free_body() -> Body:
 
 def affine_reduced_body(body: Body, extra: int = 6) -> ReducedBody:
     """All affine motions and a few bending shapes, orthonormal in mass."""
-    from realsimloop_ros.mechanics.elements import lumped_masses
-
     x = body.rest_positions - body.rest_positions.mean(axis=0)
     shapes = [np.outer(f, e) for f in (np.ones(len(x)), *x.T / 0.1) for e in np.eye(3)]
     shapes += [np.outer(np.cos(np.pi * (k + 2) * x[:, 0] / 0.2), e) for k in range(extra // 3) for e in np.eye(3)]
@@ -210,7 +209,7 @@ NO_POSES = jnp.zeros((40, 0, 7))
 
 
 def test_a_body_that_nothing_holds_flies_and_turns_as_a_rigid_one() -> None:
-    settings = replace_settings(time_step=2e-3)
+    settings = stepped_by(2e-3)
     model = affine_reduced_body(FREE).model()
     stiff = MATERIAL._replace(youngs_modulus=jnp.array([1e7]), viscosity=jnp.array([0.0]))
     start = undeformed_state(model, settings, POSE, 0, twist=TWIST)
@@ -218,8 +217,6 @@ def test_a_body_that_nothing_holds_flies_and_turns_as_a_rigid_one() -> None:
     _, run = rollout(model, settings, stiff, none, start, NO_POSES)
     assert (np.asarray(run.results) == CONVERGED).all()
     x = np.array([vertices(model, run.frames[k], run.latents[k]) for k in range(40)])
-    from realsimloop_ros.mechanics.elements import lumped_masses
-
     masses = lumped_masses(FREE)
     centre = np.einsum("n,kni->ki", masses / masses.sum(), x)
     time = 2e-3 * np.arange(1, 41)
@@ -235,14 +232,14 @@ def test_a_body_that_nothing_holds_flies_and_turns_as_a_rigid_one() -> None:
     assert np.abs(momentum[-1] - momentum[2]).max() < 0.01 * np.linalg.norm(momentum[2])
 
 
-def replace_settings(**changes: float) -> StepSettings:
-    return StepSettings(BDF2, changes.get("time_step", 1 / 60), viscous=True, move_tolerance=1e-13)
+def stepped_by(time_step: float) -> StepSettings:
+    return StepSettings(BDF2, time_step, viscous=True, move_tolerance=1e-13)
 
 
 def test_sensitivities_of_a_floating_body_that_hits_the_floor_agree_with_central_differences() -> None:
     contact = Contact({"floor": Plane()}, ContactSettings(1e6, 4e-3, friction=0.3, friction_velocity=0.05))
     model = affine_reduced_body(FREE).model(contact=contact)
-    settings = replace_settings(time_step=4e-3)
+    settings = stepped_by(4e-3)
     steps = 8
     floor = np.zeros((steps + 1, 1, 7))
     floor[..., 6] = 1.0

@@ -9,11 +9,19 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from realsimloop_ros.dynamics.stepper import StepSettings, gradient_and_hessian, no_surroundings, place,
-static_problem from realsimloop_ros.mechanics.integrators import BDF2 from realsimloop_ros.mechanics.material
-import Material from realsimloop_ros.reduction.cubature import Cubature, fit_cubature from
-realsimloop_ros.reduction.model import ReducedModel from realsimloop_ros.reduction.snapshots import
-SnapshotSettings, random_grip_motion from reduced_bodies import gripped_bar, smooth_reduced_body
+from realsimloop_ros.dynamics.stepper import (
+    StepSettings,
+    gradient_and_hessian,
+    no_surroundings,
+    place,
+    static_problem,
+)
+from realsimloop_ros.mechanics.integrators import BDF2
+from realsimloop_ros.mechanics.material import Material
+from realsimloop_ros.reduction.cubature import Cubature, fit_cubature
+from realsimloop_ros.reduction.model import ReducedModel
+from realsimloop_ros.reduction.snapshots import SnapshotSettings, random_grip_motion
+from reduced_bodies import gripped_bar, smooth_reduced_body
 
 REDUCED = smooth_reduced_body(gripped_bar())
 EVERY = REDUCED.model()
