@@ -237,6 +237,7 @@ def rollout(
     A step that is NON_FINITE leaves the state as it was: what is not finite stays out of the steps to come.
     """
     material, directions, grip_poses = in_precision_of(model, (material, directions, grip_poses))
+    state = in_precision_of(model, tuple(state), TwinState)
     along_time = checked_instants(model, instants, len(grip_poses) + 1)
     count = state.latent_tangents.shape[-1]
     moving = model.floating or input_tangents is not None
@@ -359,6 +360,7 @@ def without_tangents(state: TwinState) -> TwinState:
 
 def moved_by(state: TwinState, change: Float[Array, " p"]) -> TwinState:
     """The state to first order after the material moved by `change` along its p directions."""
+    change = change.astype(state.latents.dtype)
     return state._replace(
         past=jax.tree.map(lambda value, tangents: value + tangents @ change, state.past, state.past_tangents),
         latents=state.latents + state.latent_tangents @ change,

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from realsimloop_ros.dynamics.rollout import checked_instants
+from realsimloop_ros.dynamics.rollout import checked_instants, in_precision_of
 from realsimloop_ros.dynamics.stepper import (
     Past,
     StepSettings,
@@ -101,13 +101,13 @@ def wrenches_with_tangents(
 ) -> tuple[Float[Array, "g 6"], Float[Array, "g 6 p"]]:
     """grip_wrenches and their derivatives along p directions of everything that depends on the material."""
 
+    grip_poses, material, directions = in_precision_of(model, (grip_poses, material, directions))
+
     def of(past: Past, material: Material, latent: Array) -> Array:
         return grip_wrenches(model, settings, grip_poses, past, material, latent)
 
-    wrenches, linear = jax.linearize(of, past, jax.tree.map(jnp.asarray, material), latent)
-    tangents = jax.vmap(linear, in_axes=(-1, 0, 1), out_axes=2)(
-        past_tangents, jax.tree.map(jnp.asarray, directions), latent_tangents
-    )
+    wrenches, linear = jax.linearize(of, past, material, latent)
+    tangents = jax.vmap(linear, in_axes=(-1, 0, 1), out_axes=2)(past_tangents, directions, latent_tangents)
     return wrenches, tangents
 
 

@@ -53,7 +53,8 @@ def load_twin(cell: CellFile) -> Twin:
             f"grips: {path} has {frames}, but cell {cell.name} has {wanted}; name the same ones"
         )
     file = load_estimator_file(cell.resolve(cell.estimator))
-    return Twin(reduced.body, reduced.model(), file.step_settings(), file.parameter_space(reduced.body), file)
+    model, space = reduced.model(dtype=file.dtype), file.parameter_space(reduced.body)
+    return Twin(reduced.body, model, file.step_settings(), space, file)
 
 
 def with_prior(twin: Twin, youngs_modulus_factor: float) -> Twin:

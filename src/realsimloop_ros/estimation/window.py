@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Array
 from numpy.typing import NDArray
 
-from realsimloop_ros.dynamics.rollout import Trajectory, TwinState, rollout
+from realsimloop_ros.dynamics.rollout import Trajectory, TwinState, in_precision_of, rollout
 from realsimloop_ros.dynamics.stepper import CONVERGED, StepSettings
 from realsimloop_ros.dynamics.wrench import wrenches_with_tangents
 from realsimloop_ros.estimation.theta import ParameterSpace
@@ -94,6 +94,7 @@ def observed_vertices(
         before = jnp.where(tick == 0, before_all, ticks[tick - 1])
         return (1.0 - fraction) * before + fraction * ticks[tick]
 
+    grip_poses, fraction = in_precision_of(model, (grip_poses, fraction))
     frame = kinematics(model, grip_poses)
     latent, tangent = between(start[0], run[0]), between(start[1], run[1])
     return positions(model, frame, latent), position_tangents(model, frame, latent, tangent)
@@ -146,7 +147,7 @@ def wrench_term(
         end.latents[0],
         end.latent_tangents[0],
     )
-    return likelihood.evaluate(np.asarray(predicted), np.asarray(tangents), measured)
+    return likelihood.evaluate(np.asarray(predicted, np.float64), np.asarray(tangents, np.float64), measured)
 
 
 def simulate(
@@ -181,7 +182,7 @@ def predicted_state(
         jnp.asarray(frame.tick),
         jnp.asarray(frame.fraction),
     )
-    return PredictedState(np.asarray(x), np.asarray(moves), u)
+    return PredictedState(np.asarray(x, np.float64), np.asarray(moves, np.float64), u)
 
 
 def gather_evidence(
