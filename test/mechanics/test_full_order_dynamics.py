@@ -15,6 +15,7 @@ from realsimloop_ros.mechanics.full_order import FullOrderSolver, FullOrderState
 from realsimloop_ros.mechanics.integrators import BDF2, IMPLICIT_EULER, INTEGRATORS, Integrator, integrator_named
 from realsimloop_ros.mechanics.laws import Elasticity, StableNeoHookean, energy
 from realsimloop_ros.mechanics.material import Material, material_of
+from realsimloop_ros.mechanics.sparse import ReusedFactor
 
 LAW = StableNeoHookean()
 E, NU = 264e3, 0.45
@@ -164,8 +165,10 @@ def test_viscosity_takes_the_energy_it_should() -> None:
     assert lost == pytest.approx(taken, abs=lost_anyway)
 
 
-def test_a_factor_serves_many_steps() -> None:
+def test_a_dear_factor_serves_many_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     solver = FullOrderSolver(SMALL, LAW, time_step=5e-3)
+    # as if the band were too large for a band factor, which would be made anew in every step
+    monkeypatch.setattr(solver.newton, "factor", ReusedFactor(largest_band=0))
     material, state, made, iterations = material_of(SMALL, E, NU), solver.rest_state(), 0, 0
     for _ in range(20):
         state, report = solver.step(state, material)
@@ -212,7 +215,9 @@ def test_too_few_iterations_are_a_result() -> None:
 
 def test_a_direction_that_leads_nowhere_is_no_convergence(monkeypatch: pytest.MonkeyPatch) -> None:
     solver = FullOrderSolver(SMALL, LAW, time_step=5e-3)
-    monkeypatch.setattr(solver.newton, "direction", lambda objective, x, tangents, residual: 1e-3 * residual)
+    monkeypatch.setattr(
+        solver.newton, "direction", lambda objective, x, tangents, residual, renew: (1e-3 * residual, None)
+    )
     state, report = solver.step(solver.rest_state(), material_of(SMALL, E, NU), external_force=_tip_force(5.0))
     assert report.result == SolveResult.STALLED
     # where the step began: the prediction from a resting past, to rounding

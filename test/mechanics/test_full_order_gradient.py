@@ -126,6 +126,58 @@ def test_a_body_without_viscosity_has_a_derivative_along_it() -> None:
     assert np.abs(found - difference).max() < 1e-3 * np.abs(difference).max()
 
 
+@pytest.mark.parametrize("integrator", [IMPLICIT_EULER, BDF2], ids=lambda scheme: scheme.name)
+@pytest.mark.parametrize("body", BODIES.values(), ids=BODIES)
+def test_the_adjoint_agrees_with_tangents_of_material_and_start(
+    body: Callable[[], Body], integrator: Integrator
+) -> None:
+    built = body()
+    case, random = Case(built, integrator), np.random.default_rng(3)
+    material, directions = material_of_zones(len(built.zones)), every_direction(len(built.zones))
+    start = case.solver.rest_state()
+    # every direction of the material, and one more of the start alone
+    directions = Material(*(np.concatenate([field, np.zeros_like(field[:1])]) for field in directions))
+    count = len(directions.youngs_modulus)
+    tangents = np.zeros((*start.history.shape, count))
+    tangents[..., -1] = 1e-3 * random.normal(size=start.history.shape)
+    tangents[:, built.held_vertices] = 0.0
+    start_tangents, state, path, expected = tangents, start, [], np.zeros(count)
+    loss_gradients = random.normal(size=(STEPS, *built.rest_positions.shape))
+    for pose, loss_gradient in zip(case.poses, loss_gradients, strict=True):
+        state, tangents, _ = case.solver.step_with_tangents(state, tangents, material, directions, pose)
+        path.append(state.positions)
+        expected += np.einsum("ni,nip->p", loss_gradient, tangents[0])
+    found = case.solver.adjoint(start, np.array(path), material, loss_gradients)
+    along = sum(
+        np.einsum("z,pz->p", of_field, direction)
+        for of_field, direction in zip(found.material, directions, strict=True)
+    )
+    along = along + np.einsum("kni,knip->p", found.past, start_tangents)
+    # two orders of the same sums, whose linear systems are solved to 1e-8; the sum over steps cancels to a tenth
+    np.testing.assert_allclose(along, expected, rtol=1e-6)
+
+
+def test_the_adjoint_of_a_loss_agrees_with_its_central_difference() -> None:
+    case, material = Case(gripped_bar(), BDF2), material_of_zones(1)
+    target = case.last(material_of_zones(1, 100.0)) + 1e-3
+
+    def loss(material: Material) -> float:
+        return 0.5 * float(np.sum((case.last(material) - target) ** 2))
+
+    state, path = case.solver.rest_state(), []
+    for pose in case.poses:
+        state, _ = case.solver.step(state, material, pose)
+        path.append(state.positions)
+    gradients = np.zeros((STEPS, *target.shape))
+    gradients[-1] = path[-1] - target
+    found = case.solver.adjoint(case.solver.rest_state(), np.array(path), material, gradients).material
+    for field, step in (("youngs_modulus", 2e3), ("poisson_ratio", 1e-3), ("density", 10.0)):
+        value = getattr(material, field)
+        high, low = (loss(material._replace(**{field: value + sign * step})) for sign in (1.0, -1.0))
+        # a hundredth of the value as step: 1e-4 of truncation, relative
+        assert getattr(found, field)[0] == pytest.approx((high - low) / (2 * step), rel=1e-3)
+
+
 def unreduced(body: Body) -> ReducedBody:
     """A subspace of all free degrees of freedom, with every strain sample."""
     shares = lumped_masses(body) / lumped_masses(body).sum()

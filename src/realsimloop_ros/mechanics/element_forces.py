@@ -56,13 +56,14 @@ def sample_strains(samples: Samples, x: Array) -> Array:
 
 @eqx.filter_jit
 def elastic_potential(
-    law: MaterialLaw, samples: Samples, material: Material, x: Array, offset: Array, rate: Array
+    law: MaterialLaw, samples: Samples, material: Material, x: Array, offset: Array | None, rate: Array
 ) -> Array:
-    """Elastic energy and viscous potential, J; offset, rate: see laws.viscous_energy."""
+    """Elastic energy and viscous potential, J; offset, rate: see laws.viscous_energy; None: no viscosity."""
     F = _deformation_gradients(samples, x)
     elasticity, viscosity = _per_sample(samples, material)
     density = jax.vmap(partial(energy, law))(F, elasticity)
-    density += jax.vmap(viscous_energy, (0, 0, None, 0))(F, offset, rate, viscosity)
+    if offset is not None:
+        density += jax.vmap(viscous_energy, (0, 0, None, 0))(F, offset, rate, viscosity)
     return jnp.dot(samples.volume, density)
 
 
@@ -72,27 +73,33 @@ def _to_vertices(samples: Samples, piola: Array, vertices: int) -> Array:
 
 
 def internal_forces(
-    law: MaterialLaw, samples: Samples, material: Material, x: Array, offset: Array, rate: Array
+    law: MaterialLaw, samples: Samples, material: Material, x: Array, offset: Array | None, rate: Array
 ) -> Float[Array, "n 3"]:
-    """Gradient of elastic energy and viscous potential, N; offset, rate: see laws.viscous_energy."""
+    """Gradient of elastic energy and viscous potential, N; offset, rate: see elastic_potential."""
     F = _deformation_gradients(samples, x)
     elasticity, viscosity = _per_sample(samples, material)
     piola = jax.vmap(partial(stress, law))(F, elasticity)
-    strain_rate = rate * jax.vmap(green_strain)(F) + offset
-    second = viscosity[:, None, None] * strain_rate
-    return _to_vertices(samples, piola + F @ second, len(x))
+    if offset is not None:
+        strain_rate = rate * jax.vmap(green_strain)(F) + offset
+        piola += F @ (viscosity[:, None, None] * strain_rate)
+    return _to_vertices(samples, piola, len(x))
+
+
+compiled_internal_forces = eqx.filter_jit(internal_forces)
 
 
 @eqx.filter_jit
 def internal_forces_and_tangent(
-    law: MaterialLaw, samples: Samples, material: Material, x: Array, offset: Array, rate: Array
+    law: MaterialLaw, samples: Samples, material: Material, x: Array, offset: Array | None, rate: Array
 ) -> tuple[Array, Array]:
     """internal_forces (n, 3), N, and the tangents (s, 9, 9), Pa, that they come with."""
     F = _deformation_gradients(samples, x)
     elasticity, viscosity = _per_sample(samples, material)
     piola, tangent = jax.vmap(partial(stress_and_tangent, law))(F, elasticity)
-    piola_v, tangent_v = jax.vmap(viscous_stress_and_tangent, (0, 0, None, 0))(F, offset, rate, viscosity)
-    return _to_vertices(samples, piola + piola_v, len(x)), tangent + tangent_v
+    if offset is not None:
+        more = jax.vmap(viscous_stress_and_tangent, (0, 0, None, 0))(F, offset, rate, viscosity)
+        piola, tangent = piola + more[0], tangent + more[1]
+    return _to_vertices(samples, piola, len(x)), tangent
 
 
 @eqx.filter_jit

@@ -62,7 +62,8 @@ class FullOrderSolver:
     body, law: what is simulated; time_step: s; integrator: see mechanics.integrators; gravity: (3,) m/s^2;
     mass_damping: Rayleigh's mass-proportional damping, 1/s; move_tolerance: Newton stops when no vertex moves
     further than this, m (the default, 1e-8 of the body's size, is far below any discretisation error); contact:
-    what the body may touch; max_substeps: into how many parts a step may be split for it.
+    what the body may touch; max_substeps: into how many parts a step may be split for it; guided: (n, 3)
+    coordinates of vertices that keep their rest values, as on rollers.
     """
 
     def __init__(
@@ -78,11 +79,14 @@ class FullOrderSolver:
         max_iterations: int = 50,
         contact: Contact | None = None,
         max_substeps: int = 16,
+        guided: NDArray[np.bool_] | None = None,
     ) -> None:
         if not (np.isfinite(time_step) and time_step > 0.0):
             raise ValueError(f"time_step: {time_step}, expected a positive number of seconds")
         if max_substeps < 1:
             raise ValueError(f"max_substeps: {max_substeps}, expected at least 1")
+        if guided is not None and guided.shape != body.rest_positions.shape:
+            raise ValueError(f"guided: shape {guided.shape}, expected {body.rest_positions.shape} as the vertices")
         self.body = body
         self.law = law
         self.time_step = float(time_step)
@@ -93,6 +97,7 @@ class FullOrderSolver:
         self._hung_masses = hung_masses(body)
         self.quadrature = quadrature(body)
         self._held = body.held_vertices
+        self._guided = np.zeros(body.rest_positions.shape, bool) if guided is None else guided
         self.outside = SurroundingPotential(body, contact)
         self.newton = Newton(
             law,
@@ -102,6 +107,7 @@ class FullOrderSolver:
             len(body.rest_positions),
             move_tolerance=1e-8 * body.size if move_tolerance is None else move_tolerance,
             max_iterations=max_iterations,
+            guided=self._guided,
         )
         self._samples = self.newton.samples
         self._max_substeps = max_substeps if contact is not None else 1
@@ -267,9 +273,14 @@ class FullOrderSolver:
         flight[self._held] = 0.0
         if situation is not None:
             flight *= self.outside.longest_step(situation, state.positions, flight)
-        start = state.positions + flight
-        start[self._held] = self.held_positions(grip_poses)[self._held]
-        found = self.newton.minimise(start, objective)
+        starts = [state.positions + flight]
+        if self.outside.contact is None and len(state.history) > 2:
+            # or where the parabola through the past goes on, which follows a slow motion more closely
+            starts.append(np.tensordot(np.array([3.0, -3.0, 1.0]), state.history[:3], axes=1))
+        for start in starts:
+            start[self._guided] = self.body.rest_positions[self._guided]
+            start[self._held] = self.held_positions(grip_poses)[self._held]
+        found = self.newton.minimise(starts, objective)
         return found.positions, replace(
             report,
             result=max(report.result, found.result),
@@ -295,8 +306,6 @@ class FullOrderSolver:
         force = self.masses(material)[:, None] * self.gravity
         if external_force is not None:
             force = force + external_force
-        zero = jnp.zeros((len(self.quadrature.volume), 3, 3))
-        elastic = material._replace(viscosity=jnp.zeros_like(material.viscosity))
         report = StepReport(SolveResult.CONVERGED, 0, 0.0, 0)
         made = self.newton.factor.factorisations
         for load in np.linspace(0.0, 1.0, load_steps + 1)[1:]:
@@ -305,8 +314,8 @@ class FullOrderSolver:
             start[self._held] = rest + load * (held - rest)
             # over thirty years nothing is dragged along
             situation = self.outside.situation(x, instant, instant, 1e9) if self.outside else None
-            objective = Objective(np.zeros(len(x)), load * force, elastic, zero, jnp.asarray(1.0), situation)
-            found = self.newton.minimise(start, objective)
+            objective = Objective(np.zeros(len(x)), load * force, material, None, jnp.asarray(1.0), situation)
+            found = self.newton.minimise([start], objective)
             x = found.positions
             report = replace(
                 report,
@@ -398,9 +407,10 @@ class FullOrderSolver:
         """F (s, 3, 3) at every quadrature sample."""
         return self.quadrature.deformation_gradients(state.positions)
 
-    def _strain_offset(self, state: FullOrderState, material: Material, weights: StepWeights) -> Array:
-        if not np.any(np.asarray(material.viscosity) > 0.0):
-            return jnp.zeros((len(self.quadrature.volume), 3, 3))
+    def _strain_offset(self, state: FullOrderState, material: Material, weights: StepWeights) -> Array | None:
+        """What past strains contribute to the strain rate, (s, 3, 3), 1/s; None without viscosity."""
+        if not np.any(np.asarray(material.viscosity)):
+            return None
         past = [sample_strains(self._samples, jnp.asarray(x)) for x in state.history[: len(weights.rate) - 1]]
         parts = zip(weights.rate[1:].tolist(), past, strict=True)
         return sum((w * e for w, e in parts), jnp.zeros_like(past[0]))

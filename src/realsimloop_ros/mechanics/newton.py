@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 
 from realsimloop_ros.mechanics.element_forces import (
     Samples,
+    compiled_internal_forces,
     elastic_potential,
     internal_forces_and_tangent,
     positive_definite,
@@ -42,14 +44,14 @@ class SolveResult(IntEnum):
 class Objective:
     """sum_i stiffness_i/2 |x_i|^2 - target_i x_i + the potentials of the inside and of the surroundings.
 
-    stiffness: (n,) N/m; target: (n, 3) N; strain_offset: (s, 3, 3) 1/s and rate, 1/s: see laws.viscous_energy;
-    situation: None where nothing surrounds the body.
+    stiffness: (n,) N/m; target: (n, 3) N; strain_offset: (s, 3, 3) 1/s, None without viscosity, and rate, 1/s: see
+    laws.viscous_energy; situation: None where nothing surrounds the body.
     """
 
     stiffness: NDArray[np.float64]
     target: NDArray[np.float64]
     material: Material
-    strain_offset: Array
+    strain_offset: Array | None
     rate: Array
     situation: Situation | None
 
@@ -68,7 +70,7 @@ class Newton:
     """Minimises objectives of one body.
 
     held: (k,) vertices that stay where the start has them; move_tolerance: m, it ends when no vertex would move
-    further.
+    further; guided: (vertices, 3) coordinates that stay too.
     """
 
     def __init__(
@@ -81,12 +83,13 @@ class Newton:
         *,
         move_tolerance: float,
         max_iterations: int,
+        guided: NDArray[np.bool_] | None = None,
     ) -> None:
         self.law = law
         self.quadrature = quadrature
         self.samples = Samples.of(quadrature)
         self.outside = outside
-        self.pattern = stiffness_pattern(quadrature, vertices, held, outside.cliques)
+        self.pattern = stiffness_pattern(quadrature, vertices, held, outside.cliques, guided)
         self.factor = ReusedFactor()
         self._contact_slots = np.array(
             [self.pattern.slots_among(np.array([vertex])) for vertex in outside.vertices], np.int64
@@ -95,15 +98,18 @@ class Newton:
         self._move_tolerance = move_tolerance
         self._max_iterations = max_iterations
 
-    def minimise(self, start: NDArray[np.float64], objective: Objective) -> Minimum:
-        """The lowest positions found from start (n, 3), m; finite unless the start or the objective are not."""
+    def minimise(self, starts: Sequence[NDArray[np.float64]], objective: Objective) -> Minimum:
+        """The lowest positions found from the best of starts (n, 3), m; finite unless these or the objective are
+        not.
+        """
         free = self.pattern.free
-        stiffness, target = objective.stiffness, objective.target
-        x = start.copy()
-        value, size = self._value(objective, x)
-        if not np.isfinite(value):
+        values = [self._value(objective, start) for start in starts]
+        finite = [k for k, (value, _) in enumerate(values) if np.isfinite(value)]
+        if not finite:
             # the input is not finite, or so far off that the energy overflows: nothing to descend from
-            return Minimum(start, SolveResult.NON_FINITE, 0, np.inf)
+            return Minimum(starts[0], SolveResult.NON_FINITE, 0, np.inf)
+        best = min(finite, key=lambda k: values[k][0])
+        x, (value, size) = starts[best].copy(), values[best]
         move = np.inf
         for iteration in range(1, self._max_iterations + 1):
             gradient, tangents = internal_forces_and_tangent(
@@ -114,16 +120,15 @@ class Newton:
                 objective.strain_offset,
                 objective.rate,
             )
-            residual_field = np.asarray(gradient) + stiffness[:, None] * x - target
-            if objective.situation is not None:
-                residual_field = residual_field - self.outside.forces(objective.situation, x)
-            residual = residual_field.ravel()[free]
+            residual = self._residual(objective, x, np.asarray(gradient))
             if not np.isfinite(residual).all():
                 return Minimum(x, SolveResult.NON_FINITE, iteration, move)
-            direction = self.direction(objective, x, tangents, residual)
+            # a factor that costs less than iterations with the last step's also serves the corrections below
+            renew = iteration == 1 and self.factor.is_cheap
+            direction, matrix = self.direction(objective, x, tangents, residual, renew=renew)
             slope = float(residual @ direction)
             # what is left to go, not what the line search allows: a short step is no sign of a minimum
-            move = float(np.abs(direction).max())
+            before, move = move, float(np.abs(direction).max())
             step = self.longest_step(objective, x, direction)
             shortest = 1e-6 * step
             while step > shortest:
@@ -139,7 +144,51 @@ class Newton:
                 return Minimum(x, SolveResult.CONVERGED, iteration, move)
             if step <= shortest:
                 return Minimum(x, SolveResult.STALLED, iteration, move)
+            if step == 1.0 and move < 0.1 * before:
+                x, move = self._corrected(objective, x, move, matrix)
+                if move <= self._move_tolerance:
+                    return Minimum(x, SolveResult.CONVERGED, iteration, move)
+                value, size = self._value(objective, x)
         return Minimum(x, SolveResult.MAX_ITERATIONS, self._max_iterations, move)
+
+    def _residual(
+        self, objective: Objective, x: NDArray[np.float64], gradient: NDArray[np.float64]
+    ) -> NDArray[np.float64]:
+        """Slope (f,), N, of the objective, given that of the inside (n, 3)."""
+        total = gradient + objective.stiffness[:, None] * x - objective.target
+        if objective.situation is not None:
+            total = total - self.outside.forces(objective.situation, x)
+        return total.ravel()[self.pattern.free]
+
+    def _corrected(
+        self, objective: Objective, x: NDArray[np.float64], move: float, matrix: sp.csc_matrix
+    ) -> tuple[NDArray[np.float64], float]:
+        """Positions after more steps with the same matrix, for as long as each is a fifth of the last, `move`.
+
+        Such a step costs a gradient and a solution; a Newton step a tangent, an assembly and mostly a factor too.
+        Returns the positions and the largest move of the last step, m.
+        """
+        while move > self._move_tolerance:
+            gradient = compiled_internal_forces(
+                self.law,
+                self.samples,
+                objective.material,
+                jnp.asarray(x),
+                objective.strain_offset,
+                objective.rate,
+            )
+            residual = self._residual(objective, x, np.asarray(gradient))
+            try:
+                correction = -self.factor.solve(matrix, residual, 1e-3)
+            except NegativeCurvatureError:
+                break
+            left = float(np.abs(correction).max())
+            # also where it is not a number
+            if not left <= 0.2 * move or self.longest_step(objective, x, correction) < 1.0:
+                break
+            x, move = x.copy(), left
+            x.reshape(-1)[self.pattern.free] += correction
+        return x, move
 
     def _value(self, objective: Objective, x: NDArray[np.float64]) -> tuple[float, float]:
         """The value, J, and the size of the terms it is a sum of, to which its rounding is proportional."""
@@ -167,21 +216,29 @@ class Newton:
         return self.outside.longest_step(objective.situation, x, move)
 
     def direction(
-        self, objective: Objective, x: NDArray[np.float64], tangents: Array, residual: NDArray[np.float64]
-    ) -> NDArray[np.float64]:
-        """Newton direction; where the exact tangent is not positive definite, that of the projected one."""
+        self,
+        objective: Objective,
+        x: NDArray[np.float64],
+        tangents: Array,
+        residual: NDArray[np.float64],
+        *,
+        renew: bool = False,
+    ) -> tuple[NDArray[np.float64], sp.csc_matrix]:
+        """Newton direction (f,) and the matrix it comes from; where the exact tangent is not positive definite,
+        those of the projected one. renew: with a factor of this very matrix.
+        """
         for projected in (False, True):
             matrix = self.matrix(objective, x, tangents, projected=projected)
             try:
                 # 1e-4: the error of the direction then lies below that of Newton's own quadratic convergence
                 # until the last iteration, which it lengthens at most by one
-                direction = -self.factor.solve(matrix, residual, 1e-4)
+                direction = -self.factor.solve(matrix, residual, 1e-4, renew=renew)
             except NegativeCurvatureError:
                 self.factor.forget()
                 continue
             if float(direction @ residual) < 0.0 or not np.any(residual):
-                return direction
-        return -residual / np.maximum(np.abs(matrix.diagonal()), 1e-12)
+                return direction, matrix
+        return -residual / np.maximum(np.abs(matrix.diagonal()), 1e-12), matrix
 
     def matrix(
         self, objective: Objective, x: NDArray[np.float64], tangents: Array, *, projected: bool = False
