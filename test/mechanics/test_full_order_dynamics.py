@@ -12,7 +12,15 @@ from body.bodies import bar
 from mechanics.meshes import irregular_block
 from realsimloop_ros.body.poses import IDENTITY_POSE, InvalidPoseError
 from realsimloop_ros.mechanics.full_order import FullOrderSolver, FullOrderState, SolveResult
-from realsimloop_ros.mechanics.integrators import BDF2, IMPLICIT_EULER, INTEGRATORS, Integrator, integrator_named
+from realsimloop_ros.mechanics.integrators import (
+    BDF2,
+    IMPLICIT_EULER,
+    INTEGRATORS,
+    Integrator,
+    ages_after,
+    integrator_named,
+    step_weights,
+)
 from realsimloop_ros.mechanics.laws import Elasticity, StableNeoHookean, energy
 from realsimloop_ros.mechanics.material import Material, material_of
 from realsimloop_ros.mechanics.sparse import ReusedFactor
@@ -275,3 +283,34 @@ def test_integrators_are_found_by_name() -> None:
     assert integrator_named("bdf2") is BDF2
     with pytest.raises(ValueError, match=r"'rk4', expected one of \['bdf2', 'implicit_euler'\]"):
         integrator_named("rk4")
+
+
+@SCHEMES
+def test_uneven_steps_differentiate_polynomials_of_their_order_exactly(scheme: Integrator) -> None:
+    ages = np.array([0.0, 0.004, 0.005, 0.009])[: scheme.history]
+    weights = step_weights(scheme, 0.01, ages, 0.002)
+    times = -np.concatenate([[0.0], 0.002 + ages])
+    order = len(scheme.rate) - 1
+    for power in range(order + 1):
+        slope = weights.rate @ times[: order + 1] ** power
+        assert slope == pytest.approx(1.0 if power == 1 else 0.0, abs=1e-12)
+    # the difference of differences of a parabola is its second derivative; with implicit Euler that of a line
+    for power in range(order + 1):
+        missed = times[0] ** power - weights.predictor @ times[1:] ** power
+        expected = 2.0 if power == 2 else 0.0
+        assert weights.inertia * missed == pytest.approx(expected, abs=1e-9)
+
+
+@SCHEMES
+def test_even_steps_are_a_special_case_of_uneven_ones(scheme: Integrator) -> None:
+    even, general = step_weights(scheme, 0.01), step_weights(scheme, 0.01, 0.01 * np.arange(scheme.history))
+    assert general.inertia == pytest.approx(even.inertia, rel=1e-12)
+    np.testing.assert_allclose(general.predictor, even.predictor, rtol=1e-12)
+    np.testing.assert_allclose(general.rate, even.rate, rtol=1e-12)
+    ages = None
+    for _ in range(scheme.history):
+        ages = ages_after(scheme, 0.01, ages, 0.005)
+    assert ages is not None and ages[-1] == pytest.approx(0.005 * (scheme.history - 1))
+    for _ in range(scheme.history):
+        ages = ages_after(scheme, 0.01, ages, 0.01)
+    assert ages is None

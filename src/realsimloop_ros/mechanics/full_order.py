@@ -8,9 +8,9 @@ A step minimises, over the free vertices,
 by Newton's method (newton.Newton).
 
 Where something is about to touch, touches in motion or leaves, a step is split into up to max_substeps equal parts
-(a power of two): as many as it takes for no point to cross more than half the contact's band in one of them. The
-number follows from the free flight, is doubled when what comes out crosses more, ends deeper than a band below a
-surface or does not converge, and falls by half a step at most, which keeps BDF2's uneven differences stable.
+(a power of two, or all), see substeps.py. Their number follows from the free flight; the step is done again in more of them
+when what comes out moves more than foreseen, ends deeper than a band below a surface or does not converge. From one
+step to the next it falls by half at most, which keeps BDF2's uneven differences stable.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from realsimloop_ros.mechanics.laws import MaterialLaw
 from realsimloop_ros.mechanics.material import Material
 from realsimloop_ros.mechanics.newton import Newton, Objective, SolveResult
 from realsimloop_ros.mechanics.states import FullOrderState, StepReport
-from realsimloop_ros.mechanics.substeps import parts_needed, rounded_parts, too_deep
+from realsimloop_ros.mechanics.substeps import parts_needed, parts_needed_to_turn, rounded_parts, too_deep
 from realsimloop_ros.mechanics.surroundings import (
     Instant,
     Situation,
@@ -78,7 +78,7 @@ class FullOrderSolver:
         move_tolerance: float | None = None,
         max_iterations: int = 50,
         contact: Contact | None = None,
-        max_substeps: int = 16,
+        max_substeps: int = 32,
         guided: NDArray[np.bool_] | None = None,
     ) -> None:
         if not (np.isfinite(time_step) and time_step > 0.0):
@@ -214,12 +214,14 @@ class FullOrderSolver:
                 stamps, pairs = np.array([0, parts]), zip(first.grip_poses, grip_poses, strict=True)
                 poses = np.array([interpolate(stamps, np.stack(pair), part) for pair in pairs])
             here, there = between(begin, end, part - 1, parts), between(begin, end, part, parts)
-            weights = step_weights(self.integrator, h, state.ages)
+            weights = step_weights(self.integrator, self.time_step, state.ages, h)
             x, report = self._part(state, material, poses, external_force, (here, there), h, weights, report)
             if self.outside.contact is not None:
                 band = float(self.outside.contact.settings.band)
                 motion = self.outside.motion(state.positions, here, x, there)
-                needed = parts_needed(motion, band)
+                y = np.tensordot(weights.predictor, state.history, axes=1)
+                flight = self.outside.motion(state.positions, here, y, there)
+                needed = max(parts_needed(motion, band), parts_needed_to_turn(flight, motion, band))
                 # twice what was aimed at is let pass: the flight foresees what happens only so well
                 if needed > 2.0:
                     wanted = max(wanted, rounded_parts(needed * parts, self._max_substeps))
@@ -375,8 +377,8 @@ class FullOrderSolver:
         return np.array([float(tension_from_nodal_forces(forces, clique)) for clique in self.outside.cliques])
 
     def _weights_between(self, before: FullOrderState, after: FullOrderState) -> StepWeights:
-        step = self.time_step if after.ages is None else float(after.ages[1])
-        return step_weights(self.integrator, step, before.ages)
+        part = None if after.ages is None else float(after.ages[1])
+        return step_weights(self.integrator, self.time_step, before.ages, part)
 
     def _situation_between(self, before: FullOrderState, after: FullOrderState) -> Situation:
         end = self.outside.instant(after.surroundings)

@@ -59,16 +59,19 @@ class StepWeights:
     rate: NDArray[np.float64]
 
 
-def step_weights(scheme: Integrator, time_step: float, ages: NDArray[np.float64] | None = None) -> StepWeights:
-    """Coefficients of a step of time_step, s, after positions that are ages (k,), s, older than the newest.
+def step_weights(
+    scheme: Integrator, time_step: float, ages: NDArray[np.float64] | None = None, part: float | None = None
+) -> StepWeights:
+    """Coefficients of a step of time_step, s, or of a `part` of it, s.
 
-    None stands for positions a time step apart.
+    ages: (k,) s, how much older than the newest the past positions are; None for a time step apart.
     """
-    if ages is None:
+    if ages is None and part in (None, time_step):
         return StepWeights(
             scheme.inertia / time_step**2, np.array(scheme.predictor), np.array(scheme.rate) / time_step
         )
-    times = np.concatenate([[0.0], -(time_step + ages)])
+    since = time_step * np.arange(scheme.history) if ages is None else ages
+    times = np.concatenate([[0.0], -((time_step if part is None else part) + since)])
     order = len(scheme.rate) - 1
     rate = _derivative_weights(times[: order + 1])
     acceleration = np.zeros(len(times))

@@ -5,22 +5,38 @@ from __future__ import annotations
 import math
 
 import numpy as np
+from numpy.typing import NDArray
 
 from realsimloop_ros.mechanics.surroundings import Motion
 
-# how much of the band a point that touches, or is about to, may cross within one part of a step
-RESOLUTION = 0.5
+# How much of the band a point that touches, or is about to, may cross within one part of a step. Measured on a soft
+# ball that bounces undamped, BDF2, steps of 1 to 8 ms: at 1/2 its energy rises by up to 10 % in one step, at 1/4 by
+# up to 3 %, at 1/8 by up to 0.2 %, for twice as many parts.
+RESOLUTION = 0.125
 
 
 def parts_needed(motion: Motion, band: float) -> float:
-    """Parts (not rounded) into which a motion must be split so that each crosses no more than RESOLUTION bands.
+    """Parts (not rounded) into which a motion must be split so that each crosses RESOLUTION bands at most.
 
     Only points count that are within the band at either end or would reach it on their way; how fast a point
     slides along a surface does not matter.
     """
-    touching = (np.minimum(motion.before, motion.after) < band) | (motion.before - motion.closing < band)
     crossed = np.maximum(np.abs(motion.after - motion.before), np.abs(motion.closing))
-    return float(np.max(crossed, where=touching, initial=0.0)) / (RESOLUTION * band)
+    return float(np.max(crossed, where=_touching(motion, band), initial=0.0)) / (RESOLUTION * band)
+
+
+def parts_needed_to_turn(flight: Motion, motion: Motion, band: float) -> float:
+    """Parts into which a motion must be split so that forces turn it off its flight by RESOLUTION bands at most.
+
+    The way off the flight goes with the square of time.
+    """
+    turned = np.abs(motion.after - flight.after)
+    furthest = float(np.max(turned, where=motion.after < band, initial=0.0))
+    return math.sqrt(furthest / (RESOLUTION * band))
+
+
+def _touching(motion: Motion, band: float) -> NDArray[np.bool_]:
+    return (np.minimum(motion.before, motion.after) < band) | (motion.before - motion.closing < band)
 
 
 def rounded_parts(parts: float, most: int) -> int:
