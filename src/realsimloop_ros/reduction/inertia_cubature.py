@@ -9,11 +9,11 @@ x' = W' + Q' V c' (W' = W(g'), Q' = Q(g')) enters as
 
     V^T Q^T M (x' - W) = V^T M V c' + V^T Q^T M (W' - W + (Q' - Q) V c')
 
-and the first term is known exactly without any vertex. What the grips' motion adds, the second, vanishes while they
-rest: leave only this and gravity to the points. Measured on the bar between two arms (r = 48, held-out motions,
-BDF2, what an error of the sum moves the predicted body by, rms): summed over 96 points as a whole 50 um, in two
-terms 1.2 um; gravity 3 um. Products V^T M V v are fitted beside, so that the first form works too, with more points.
-Zones are summed apart, so that their densities may change.
+and the first term is known exactly without any vertex. What the grips' motion adds, the second, vanishes while
+they rest: leave only this and gravity to the points. Measured on the bar between two arms (r = 48, held-out
+motions, BDF2, what an error of the sum moves the predicted body by, rms): summed over 96 points as a whole 50 um,
+in two terms 1.2 um; gravity 3 um. Products V^T M V v are fitted beside, so that the first form works too, with
+more points. Zones are summed apart, so that their densities may change.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
@@ -31,7 +30,7 @@ from realsimloop_ros.reduction.grip_warp import GripWarp, warped
 from realsimloop_ros.reduction.nonnegative_fit import NormalEquations, fit_nonnegative
 
 _SCALES = (0.0, 0.1, 0.4, 1.0)
-# of carried, gravity and products: gravity pulls in every step, what is carried all but cancels between past states
+# of what the grips add, gravity, products: gravity pulls in every step, the first all but cancels between pasts
 _IMPORTANCE = (1.0, 3.0, 1.0)
 # more candidates than this add nothing to the fit, and their Gram matrix would outgrow the memory
 _MOST_CANDIDATES = 3000

@@ -1,8 +1,8 @@
 """Few columns with non-negative weights that stand for the sum of all: the fit behind every cubature.
 
 Columns are added greedily by how well they explain the residual, with non-negative least squares between (An, Kim,
-James 2008); half as many again as wanted are taken, and those that the fit misses least are dropped: measured, that
-halves the error at equal count. Everything works on the normal equations, so a problem costs columns^3, not rows.
+James 2008); half as many again as wanted are taken, and those that the fit misses least are dropped: measured,
+that halves the error at equal count. Only normal equations are held, so a problem costs columns^3, not rows.
 """
 
 from __future__ import annotations
@@ -44,8 +44,9 @@ class NormalEquations:
 
     def error(self, index: NDArray[np.int64], weight: NDArray[np.float64]) -> float:
         """|A w - b| / |b|."""
-        squared = weight @ self.gram[np.ix_(index, index)] @ weight - 2.0 * weight @ self.moment[index]
-        return float(np.sqrt(max(squared + self.square, 0.0) / self.square)) if self.square > 0.0 else 0.0
+        fitted = float(weight @ self.gram[np.ix_(index, index)] @ weight)
+        squared = fitted - 2.0 * float(weight @ self.moment[index]) + self.square
+        return float(np.sqrt(max(squared, 0.0) / self.square)) if self.square > 0.0 else 0.0
 
 
 def fit_nonnegative(
