@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import time
+import zipfile
+import zlib
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -12,9 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from realsimloop_ros.body.body import Body
+from realsimloop_ros.body.files import atomic_write
 from realsimloop_ros.mechanics.elements import lumped_masses
 from realsimloop_ros.reduction.autoencoder import Autoencoder, TrainingSettings, train_autoencoder
-from realsimloop_ros.reduction.decoders import Decoder
+from realsimloop_ros.reduction.decoders import Decoder, NetworkDecoder
 from realsimloop_ros.reduction.grip_warp import grip_warp, warped
 from realsimloop_ros.reduction.skinning_modes import skinning_basis
 from realsimloop_ros.reduction.snapshots import Snapshots
@@ -41,6 +46,12 @@ class Subspace:
     def decoder(self) -> Decoder | None:
         """From latents to coordinates, none where they are the same."""
         return None if self.autoencoder is None else self.autoencoder.decoder
+
+    def coordinates(self) -> NDArray[np.float64]:
+        """Coordinates (k, R) of the latent states."""
+        if self.autoencoder is None:
+            return self.latents
+        return np.asarray(jax.vmap(self.autoencoder.decoder)(jnp.asarray(self.latents)))
 
 
 @dataclass(frozen=True)
@@ -191,3 +202,33 @@ def projection_error(body: Body, subspace: Subspace, displacements: NDArray[np.f
     distance = np.linalg.norm(left, axis=2)
     rms = float(np.sqrt(np.mean(distance**2)))
     return ProjectionError(rms, float(np.percentile(distance, 99)), float(distance.max()), body.size)
+
+
+def save_subspace(path: Path, subspace: Subspace) -> None:
+    """Write a subspace, as a stage of a run that may be resumed."""
+    arrays = {"basis": subspace.basis, "latents": subspace.latents, "card": np.array(json.dumps(subspace.card))}
+    if subspace.autoencoder is not None:
+        arrays |= {f"decoder_{key}": value for key, value in subspace.autoencoder.decoder.arrays().items()}
+        for k, (weight, bias) in enumerate(subspace.autoencoder.encoder_layers):
+            arrays[f"encoder_weight_{k}"], arrays[f"encoder_bias_{k}"] = np.asarray(weight), np.asarray(bias)
+    with atomic_write(path) as temporary, temporary.open("wb") as stream:
+        np.savez_compressed(stream, **arrays)  # type: ignore[arg-type]
+
+
+def load_subspace(path: Path) -> Subspace:
+    """Read what save_subspace wrote. Raises ValueError naming the file where it cannot be read."""
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            arrays = {key: archive[key] for key in archive.files}
+        autoencoder = None
+        own = {key.removeprefix("decoder_"): value for key, value in arrays.items() if key.startswith("decoder_")}
+        if own:
+            count = sum(key.startswith("encoder_weight_") for key in arrays)
+            layers = tuple(
+                (jnp.asarray(arrays[f"encoder_weight_{k}"]), jnp.asarray(arrays[f"encoder_bias_{k}"]))
+                for k in range(count)
+            )
+            autoencoder = Autoencoder(NetworkDecoder.from_arrays(own), layers)
+        return Subspace(arrays["basis"], arrays["latents"], autoencoder, json.loads(str(arrays["card"])))
+    except (OSError, EOFError, KeyError, ValueError, zipfile.BadZipFile, zlib.error) as error:
+        raise ValueError(f"subspace: {path}: {error}; delete the file, it will be made anew") from error
