@@ -39,18 +39,29 @@ def body(**changes: object) -> Body:
 
 def test_what_is_given_a_prior_is_estimated_and_what_is_held_is_not(tmp_path: Path) -> None:
     zones = {
-        "right": zone(viscosity={"prior": 100.0, "factor": 3.0}),
+        "right": zone(viscosity={"prior": 100.0, "factor": 3.0}, density={"prior": 1000.0, "factor": 1.1}),
         "left": zone(youngs_modulus={"held": 3e5}, poisson_ratio={"prior": 0.4, "deviation": 0.02, "lower": 0.3}),
     }
-    space = load_estimator_file(written(tmp_path, zones=zones)).parameter_space(body(**TWO_ZONES))
+    file = load_estimator_file(written(tmp_path, zones=zones, viscous=True))
+    space = file.parameter_space(body(**TWO_ZONES))
     # in the order of the body's zones, not of the file's
-    assert space.names == ("left.poisson_ratio", "right.log_youngs_modulus", "right.log_viscosity")
+    right = ("right.log_youngs_modulus", "right.log_viscosity", "right.log_density")
+    assert space.names == ("left.poisson_ratio", *right)
     np.testing.assert_array_equal(space.prior.youngs_modulus, [3e5, 2e5])
     np.testing.assert_array_equal(space.prior.poisson_ratio, [0.4, 0.45])
     np.testing.assert_array_equal(space.prior.viscosity, [0.0, 100.0])
+    # the left zone's is the body's
+    np.testing.assert_array_equal(space.prior.density, [body(**TWO_ZONES).zones[0].density, 1000.0])
     assert space.parameters[0].prior_deviation == 0.02
     assert space.parameters[0].lower == 0.3
     assert space.parameters[2].prior_deviation == pytest.approx(np.log(3.0))
+    assert space.parameters[3].prior_deviation == pytest.approx(np.log(1.1))
+
+
+def test_a_viscosity_that_nothing_could_tell_is_refused(tmp_path: Path) -> None:
+    path = written(tmp_path, zones={"bar": zone(viscosity={"prior": 100.0})})
+    with pytest.raises(EstimatorFileError, match=r"viscous: false, but zones\.bar\.viscosity is estimated.*true"):
+        load_estimator_file(path)
 
 
 def test_settings_arrive_where_they_are_used(tmp_path: Path) -> None:

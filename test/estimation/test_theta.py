@@ -28,6 +28,7 @@ def space(*parameters: Parameter, prior: Material = PRIOR) -> ParameterSpace:
         parameter("left", "youngs_modulus"),
         parameter("right", "poisson_ratio", 0.03),
         parameter("right", "viscosity", 1.0),
+        parameter("left", "density", 0.1),
     )
     return ParameterSpace(ZONES, chosen, prior)
 
@@ -43,12 +44,14 @@ def test_coordinates_of_a_material_lead_back_to_it() -> None:
 
 def test_only_what_is_estimated_moves() -> None:
     every = space()
-    moved = every.material(every.coordinates(PRIOR) + np.array([0.3, -0.2, 0.1]))
+    moved = every.material(every.coordinates(PRIOR) + np.array([0.3, -0.2, 0.1, -0.4]))
     assert moved.youngs_modulus[0] == pytest.approx(2e5 * np.exp(0.3))
     assert moved.youngs_modulus[1] == PRIOR.youngs_modulus[1]
     assert moved.poisson_ratio[0] == PRIOR.poisson_ratio[0]
     assert moved.poisson_ratio[1] < PRIOR.poisson_ratio[1]
     assert moved.viscosity[1] == pytest.approx(50.0 * np.exp(0.1))
+    assert moved.density[0] == pytest.approx(1070.0 * np.exp(-0.4))
+    assert moved.density[1] == PRIOR.density[1]
     # the prior is not written to
     assert PRIOR.youngs_modulus[0] == 2e5
 
@@ -72,11 +75,11 @@ def test_directions_beyond_the_material_are_zero() -> None:
     directions = every.directions(every.coordinates(PRIOR), 7)
     for values in directions:
         assert values.shape == (7, 2)
-        assert not values[3:].any()
+        assert not values[4:].any()
     assert directions.youngs_modulus[0, 0] == pytest.approx(2e5)
 
 
-@pytest.mark.parametrize("quantity", ["youngs_modulus", "poisson_ratio", "viscosity"])
+@pytest.mark.parametrize("quantity", ["youngs_modulus", "poisson_ratio", "viscosity", "density"])
 def test_published_slopes_are_derivatives_of_what_is_published(quantity: Quantity) -> None:
     one = parameter("left", quantity)
     u = one.coordinate(0.4 if quantity == "poisson_ratio" else 3e3)
@@ -97,12 +100,12 @@ def test_the_prior_is_stated_in_published_coordinates() -> None:
     every = space()
     u = every.coordinates(PRIOR)
     covariance = every.published_covariance(u, np.linalg.inv(every.prior_precision()))
-    np.testing.assert_allclose(np.sqrt(np.diag(covariance)), [0.7, 0.03, 1.0], rtol=1e-13)
+    np.testing.assert_allclose(np.sqrt(np.diag(covariance)), [0.7, 0.03, 1.0, 0.1], rtol=1e-13)
 
 
 def test_infinite_variances_stay_infinite_when_published() -> None:
     every = space()
-    covariance = np.diag([np.inf, 1.0, 1.0])
+    covariance = np.diag([np.inf, 1.0, 1.0, 1.0])
     published = every.published_covariance(every.coordinates(PRIOR), covariance)
     assert np.isinf(published[0, 0])
     assert np.isfinite(np.diag(published)[1:]).all()
@@ -126,13 +129,21 @@ def test_a_bound_at_poissons_limit_has_a_finite_coordinate() -> None:
 
 
 def test_names_tell_zone_and_published_coordinate() -> None:
-    assert space().names == ("left.log_youngs_modulus", "right.poisson_ratio", "right.log_viscosity")
+    assert space().names == (
+        "left.log_youngs_modulus",
+        "right.poisson_ratio",
+        "right.log_viscosity",
+        "left.log_density",
+    )
 
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ({"quantity": "stiffness"}, r"parameters\.left\.stiffness: expected one of \['poisson_ratio', "),
+        (
+            {"quantity": "stiffness"},
+            r"parameters\.left\.stiffness: expected one of \['density', 'poisson_ratio', ",
+        ),
         ({"prior_deviation": 0.0}, r"parameters\.left\.youngs_modulus\.prior_deviation: 0\.0, expected > 0"),
         ({"prior_deviation": np.nan}, r"youngs_modulus\.prior_deviation: nan"),
         ({"lower": 0.0}, r"parameters\.left\.youngs_modulus: bounds 0\.0 to .*, expected 0 < lower < upper$"),

@@ -192,6 +192,11 @@ def scene(
     return Scene(poses, tuple(frames))
 
 
+def scene_of_frames(frames: Sequence[FrameObservation]) -> Scene:
+    """Frames of a body that nobody grips."""
+    return Scene((), tuple(frames))
+
+
 def with_markers(frame: FrameObservation, positions: NDArray[np.float64]) -> FrameObservation:
     return replace(frame, marker_positions=positions)
 

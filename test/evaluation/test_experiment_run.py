@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import yaml
 from numpy.typing import NDArray
 from scipy.spatial.transform import Rotation
 
@@ -86,6 +87,27 @@ def test_one_modulus_is_found_from_two_experiments(estimated: RunRecord) -> None
     assert estimated.provenance.command == "as typed"
     assert set(estimated.provenance.body_hashes) == {"light", "loaded"}
     assert report.real_time_factor is not None and report.real_time_factor > 0.0
+
+
+def test_a_known_weight_tells_density_and_modulus_apart(
+    light: tuple[Path, ModelLibrary, NDArray[np.float64]], loaded: Path
+) -> None:
+    _, library, _ = light
+    true_density, paths = 1070.0, []
+    for path in (light[0], loaded):
+        content = yaml.safe_load(path.read_text())
+        content["estimation"]["zones"]["bar"]["density"] = {"prior": 1.15 * true_density, "factor": 1.3}
+        paths.append(write_experiment(path.parent, content, f"{path.stem}_density"))
+    record = evaluate_experiments(paths, library=library)
+    theta = record.theta
+    np.testing.assert_array_equal(theta.start_density, [1.15 * true_density])
+    # noise of a thousandth of the amplitude; the weight is half the beam's, so that both err by some times more
+    # than the modulus does where the density is known
+    assert theta.density[-1, 0] == pytest.approx(true_density, rel=0.01)
+    assert theta.youngs_modulus[-1, 0] == pytest.approx(TRUE_MODULUS, rel=0.01)
+    zone = make_report(record).theta["bar"]
+    assert zone.density is not None and zone.density.std == pytest.approx(theta.density_std[-1, 0])
+    assert zone.viscosity is not None and (zone.viscosity.estimate, zone.viscosity.std) == (0.0, None)
 
 
 def test_the_same_recordings_give_the_same_bits(

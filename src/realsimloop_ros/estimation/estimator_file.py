@@ -70,11 +70,16 @@ class RatioQuantity(EstimatedQuantity):
 
 
 class ZoneFile(_Strict):
-    """What is held and what is estimated in one zone; E in Pa, viscosity in Pa s."""
+    """What is held and what is estimated in one zone; E in Pa, viscosity in Pa s, density in kg/m^3.
+
+    density: held at the body's unless given; it takes up every other error of the model, so estimate it only where
+    forces are measured.
+    """
 
     youngs_modulus: LogQuantity
     poisson_ratio: RatioQuantity
     viscosity: LogQuantity = LogQuantity(held=0.0)
+    density: LogQuantity | None = None
 
 
 class MarkerFile(_Strict):
@@ -125,6 +130,16 @@ class EstimatorFile(_Strict):
     # where it was read from, for what is found wrong later
     _source: str = PrivateAttr("estimator")
 
+    @model_validator(mode="after")
+    def _viscous_where_viscosity_is_estimated(self) -> EstimatorFile:
+        for name, zone in self.zones.items():
+            if zone.viscosity.prior is not None and not self.viscous:
+                raise ValueError(
+                    f"viscous: false, but zones.{name}.viscosity is estimated, which no frame could tell; "
+                    "write `viscous: true`"
+                )
+        return self
+
     @property
     def dtype(self) -> type:
         """The floating-point type of the simulated steps."""
@@ -156,16 +171,23 @@ class EstimatorFile(_Strict):
                 f"{self._source}: zones: {sorted(self.zones)}, but the body's are {sorted(body.zone_names)}"
             )
         ordered = [self.zones[name] for name in body.zone_names]
+        densities = [
+            zone.density.start if zone.density is not None else own.density
+            for zone, own in zip(ordered, body.zones, strict=True)
+        ]
         try:
             prior = material_of(
                 body,
-                *([getattr(zone, quantity).start for zone in ordered] for quantity in ZoneFile.model_fields),
+                [zone.youngs_modulus.start for zone in ordered],
+                [zone.poisson_ratio.start for zone in ordered],
+                [zone.viscosity.start for zone in ordered],
+                densities,
             )
             parameters = []
             for name, zone in zip(body.zone_names, ordered, strict=True):
                 for quantity in ZoneFile.model_fields:
                     entry = getattr(zone, quantity)
-                    if entry.prior is not None:
+                    if entry is not None and entry.prior is not None:
                         parameters.append(_parameter(name, quantity, entry))  # type: ignore[arg-type]
             return ParameterSpace(body.zone_names, tuple(parameters), prior)
         except InvalidMaterialError as error:

@@ -1,7 +1,9 @@
 """What is estimated: named material parameters per zone, their coordinates, priors and bounds.
 
-An estimator works in unbounded coordinates u: log E, logit(nu / 0.499), log viscosity. It publishes covariances
-over log E, nu and log viscosity, which are what a user reads.
+An estimator works in unbounded coordinates u: log E, logit(nu / 0.499), log viscosity, log density. It publishes
+covariances over log E, nu, log viscosity and log density, which are what a user reads.
+
+Density is best held: in its weight and inertia it takes up every other error of the model.
 """
 
 from __future__ import annotations
@@ -14,11 +16,12 @@ from numpy.typing import NDArray
 
 from realsimloop_ros.mechanics.material import POISSON_RATIO_LIMIT, InvalidMaterialError, Material
 
-Quantity = Literal["youngs_modulus", "poisson_ratio", "viscosity"]
+Quantity = Literal["youngs_modulus", "poisson_ratio", "viscosity", "density"]
 _PUBLISHED = {
     "youngs_modulus": "log_youngs_modulus",
     "poisson_ratio": "poisson_ratio",
     "viscosity": "log_viscosity",
+    "density": "log_density",
 }
 
 
@@ -27,7 +30,7 @@ class Parameter:
     """One estimated number.
 
     zone: name; quantity; prior_deviation: standard deviation of the prior in the published coordinate (log E, nu,
-    log viscosity); lower, upper: bounds in SI units.
+    log viscosity, log density); lower, upper: bounds in SI units.
     """
 
     zone: str

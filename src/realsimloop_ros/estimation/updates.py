@@ -31,9 +31,9 @@ class EstimatorSettings:
     window (1 for a material that does not change); trust_radius: largest step of any coordinate of u;
     relinearise_beyond: move of u from which on the window is rolled out anew; relinearisations: at most so many
     per update; least_gain: information of a direction, in units of the prior's, below which it counts as
-    unobservable; model_deviation: standard deviation of log E and nu (by quantity) that no amount of data removes,
-    the error of the model itself; refresh_beyond: move of u since the appearance was learnt from which on it is
-    learnt anew.
+    unobservable; model_deviation: standard deviation, by quantity, of what is published that no amount of data
+    removes, the error of the model itself; refresh_beyond: move of u since the appearance was learnt from which on
+    it is learnt anew.
     """
 
     window: int = 8
@@ -44,7 +44,12 @@ class EstimatorSettings:
     relinearisations: int = 3
     least_gain: float = 0.25
     model_deviation: dict[str, float] = field(
-        default_factory=lambda: {"youngs_modulus": 0.02, "poisson_ratio": 0.004, "viscosity": 0.1}
+        default_factory=lambda: {
+            "youngs_modulus": 0.02,
+            "poisson_ratio": 0.004,
+            "viscosity": 0.1,
+            "density": 0.02,
+        }
     )
     refresh_beyond: float = 0.25
 

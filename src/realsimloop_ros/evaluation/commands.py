@@ -16,6 +16,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from realsimloop_ros.evaluation.c3d import read_c3d
 from realsimloop_ros.evaluation.marker_messages import write_marker_bag
+from realsimloop_ros.evaluation.quantities import SHOWN, ShownQuantity
 from realsimloop_ros.evaluation.record import RunRecord, save_record
 from realsimloop_ros.evaluation.report import write_report
 from realsimloop_ros.evaluation.report_schema import ParameterReport, Report
@@ -140,8 +141,10 @@ def headline(report: Report) -> list[str]:
     """The figures of a report that matter most, a line each."""
     lines = []
     for zone, entry in report.theta.items():
-        lines += _parameter_line(f"{zone}: Young's modulus", entry.youngs_modulus, 1e-3, " kPa", 1)
-        lines += _parameter_line(f"{zone}: Poisson's ratio", entry.poisson_ratio, 1.0, "", 4)
+        for quantity in SHOWN:
+            parameter = getattr(entry, quantity.name)
+            if parameter is not None and (quantity.always or parameter.std is not None):
+                lines += _parameter_line(zone, quantity, parameter)
     distance = report.reconstruction
     if distance.mean_mm is not None:
         lines.append(
@@ -155,10 +158,12 @@ def headline(report: Report) -> list[str]:
     return lines
 
 
-def _parameter_line(label: str, found: ParameterReport, scale: float, unit: str, digits: int) -> list[str]:
+def _parameter_line(zone: str, quantity: ShownQuantity, found: ParameterReport) -> list[str]:
     if found.estimate is None:
         return []
-    text = f"{label} {found.estimate * scale:.{digits}f}{unit}"
+    scale, digits = quantity.scale, quantity.digits
+    unit = f" {quantity.unit}" if quantity.unit else ""
+    text = f"{zone}: {quantity.label} {found.estimate * scale:.{digits}f}{unit}"
     if found.std is not None:
         text += f" +- {1.96 * found.std * scale:.{digits}f} (95 %)"
     if found.relative_error is not None and found.reference is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import get_args
 
 import jax.numpy as jnp
 import numpy as np
@@ -10,7 +11,7 @@ import numpy as np
 from realsimloop_ros.dynamics.reduce import ReductionSettings
 from realsimloop_ros.dynamics.stepper import StepSettings
 from realsimloop_ros.estimation.estimator import TwinEstimator
-from realsimloop_ros.estimation.theta import Parameter, ParameterSpace
+from realsimloop_ros.estimation.theta import Parameter, ParameterSpace, Quantity
 from realsimloop_ros.estimation.track import Track
 from realsimloop_ros.estimation.updates import EstimatorSettings
 from realsimloop_ros.evaluation.experiments import Experiment, ExperimentError
@@ -58,13 +59,12 @@ def experiment_track(prepared: PreparedExperiment, library: ModelLibrary) -> Tra
     leading latent coordinates, and these corrections are estimated with theta.
     """
     specification = prepared.experiment.estimation
-    viscous = any(zone.viscosity > 0.0 for zone in specification.zones.values())
     settings = StepSettings(
         integrator_named(specification.integrator),
         specification.time_step,
         gravity=jnp.asarray(prepared.gravity),
         mass_damping=specification.mass_damping,
-        viscous=viscous,
+        viscous=any(zone.viscous for zone in specification.zones.values()),
     )
     likelihood = MarkerLikelihood(
         prepared.body, specification.marker_noise, frames_per_sample=specification.frames_per_sample
@@ -93,6 +93,11 @@ def shared_parameters(experiments: Sequence[PreparedExperiment]) -> ParameterSpa
                 f"{other.name}: estimation.zones differ from those of {first.name}; experiments that are "
                 "estimated together share one theta, so give both the same"
             )
+        if [zone.density for zone in other.body.zones] != [zone.density for zone in first.body.zones]:
+            raise ExperimentError(
+                f"{other.name}: body: its zones' densities differ from those of {first.name}; experiments that "
+                "are estimated together share one theta, and density is a part of it"
+            )
     body = first.body
     if set(zones) != set(body.zone_names):
         raise ExperimentError(
@@ -103,18 +108,18 @@ def shared_parameters(experiments: Sequence[PreparedExperiment]) -> ParameterSpa
         body,
         [zone.youngs_modulus.start for zone in ordered],
         [zone.poisson_ratio.start for zone in ordered],
-        [zone.viscosity for zone in ordered],
+        [zone.viscosity.start for zone in ordered],
+        [
+            zone.density.start if zone.density is not None else own.density
+            for zone, own in zip(ordered, body.zones, strict=True)
+        ],
     )
     parameters = []
     for name, zone in zip(body.zone_names, ordered, strict=True):
-        modulus, ratio = zone.youngs_modulus, zone.poisson_ratio
-        if modulus.estimated:
-            deviation = float(np.log(modulus.factor))
-            parameters.append(
-                Parameter(name, "youngs_modulus", deviation, modulus.start / 100.0, modulus.start * 100.0)
-            )
-        if ratio.estimated:
-            parameters.append(Parameter(name, "poisson_ratio", ratio.deviation, 0.01, POISSON_RATIO_LIMIT))
+        for quantity in get_args(Quantity):
+            entry = getattr(zone, quantity)
+            if entry is not None and entry.estimated:
+                parameters.append(Parameter(name, quantity, entry.prior_deviation, *entry.bounds))
     return ParameterSpace(body.zone_names, tuple(parameters), prior)
 
 

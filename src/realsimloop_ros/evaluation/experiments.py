@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from realsimloop_ros.body.body import Body, InvalidBodyError
 from realsimloop_ros.body.files import BodySpecification, HungWeightSpecification, Vector
 from realsimloop_ros.body.poses import checked_poses
+from realsimloop_ros.mechanics.material import POISSON_RATIO_LIMIT
 from realsimloop_ros.resources import ResourceError, share_directory
 
 DATA_VARIABLE = "REALSIMLOOP_DATA"
@@ -133,28 +135,74 @@ class _Quantity(_Strict):
         return self.held if self.held is not None else float(self.prior or 0.0)
 
 
-class Modulus(_Quantity):
-    """Young's modulus, Pa. factor: the prior's standard deviation as a ratio."""
+class _Positive(_Quantity):
+    """Estimated by its logarithm. factor: the prior's standard deviation as a ratio."""
 
     held: float | None = Field(None, gt=0.0)
     prior: float | None = Field(None, gt=0.0)
     factor: float = Field(2.0, gt=1.0)
 
+    @property
+    def prior_deviation(self) -> float:
+        """Of the logarithm."""
+        return math.log(self.factor)
+
+    @property
+    def bounds(self) -> tuple[float, float]:
+        """Between which the estimate stays."""
+        return self.start / 100.0, self.start * 100.0
+
+
+class Modulus(_Positive):
+    """Young's modulus, Pa."""
+
 
 class PoissonRatio(_Quantity):
     """Poisson's ratio. deviation: the prior's standard deviation."""
 
-    held: float | None = Field(None, gt=0.0, le=0.499)
-    prior: float | None = Field(None, gt=0.0, lt=0.499)
+    held: float | None = Field(None, gt=0.0, le=POISSON_RATIO_LIMIT)
+    prior: float | None = Field(None, gt=0.0, lt=POISSON_RATIO_LIMIT)
     deviation: float = Field(0.03, gt=0.0)
+
+    @property
+    def prior_deviation(self) -> float:
+        """Of the ratio itself."""
+        return self.deviation
+
+    @property
+    def bounds(self) -> tuple[float, float]:
+        """Between which the estimate stays."""
+        return 0.01, POISSON_RATIO_LIMIT
+
+
+class Viscosity(_Positive):
+    """Kelvin-Voigt viscosity, Pa s; held at 0, the body is elastic."""
+
+    held: float | None = Field(None, ge=0.0)
+
+
+class Density(_Positive):
+    """Density, kg/m^3."""
+
+    factor: float = Field(1.1, gt=1.0)
 
 
 class ZoneEstimation(_Strict):
-    """What is held and what is estimated in one zone. viscosity: Pa s (Kelvin-Voigt), always held."""
+    """What is held and what is estimated in one zone.
+
+    density: held at the body's unless given; it takes up every other error of the model, so estimate it only where
+    a force is known, as that of a weight.
+    """
 
     youngs_modulus: Modulus
     poisson_ratio: PoissonRatio
-    viscosity: float = Field(0.0, ge=0.0)
+    viscosity: Viscosity = Viscosity(held=0.0)
+    density: Density | None = None
+
+    @property
+    def viscous(self) -> bool:
+        """Whether viscosity plays a part at all."""
+        return self.viscosity.start > 0.0
 
 
 class EstimationSpecification(_Strict):

@@ -14,6 +14,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
+from realsimloop_ros.evaluation.quantities import SHOWN, ShownQuantity
 from realsimloop_ros.evaluation.record import MarkerTracks, ReconstructionTrace, ThetaTrace, ZoneReference
 
 MEASURED, PREDICTED, REFERENCE, HELD = "#1b2733", "#e8590c", "#2b8a3e", "#adb5bd"
@@ -58,24 +59,18 @@ def _svg(figure: Figure) -> bytes:
 
 
 def theta_figure(theta: ThetaTrace, references: tuple[ZoneReference, ...]) -> bytes:
-    """Young's modulus over time with its 95 % band and the reference; Poisson's ratio beside it if estimated.
+    """Young's modulus over time with its 95 % band and the reference; what else is estimated beside it.
 
     Where the data do not tell a parameter its band is left out, not drawn as infinitely wide.
     """
-    estimated_ratio = bool((~np.isnan(theta.poisson_ratio_std)).any())
-    with _figure(10.0, 3.4, columns=2 if estimated_ratio else 1) as (figure, axes):
+    estimated = [quantity for quantity in SHOWN if _drawn(theta, quantity)]
+    with _figure(10.0, 3.4, columns=len(estimated)) as (figure, axes):
         x, label = _theta_axis(theta)
-        panels = [
-            (axes[0, 0], "Young's modulus", theta.youngs_modulus, theta.youngs_modulus_std, "youngs_modulus")
-        ]
-        if estimated_ratio:
-            panels.append(
-                (axes[0, 1], "Poisson's ratio", theta.poisson_ratio, theta.poisson_ratio_std, "poisson_ratio")
-            )
-        for panel, title, values, deviations, attribute in panels:
-            scale = 1e-3 if attribute == "youngs_modulus" else 1.0
+        for panel, quantity in zip(axes[0], estimated, strict=True):
+            scale = quantity.scale
+            values, deviations = getattr(theta, quantity.name), getattr(theta, f"{quantity.name}_std")
             for k, zone in enumerate(theta.zone_names):
-                start = getattr(theta, f"start_{attribute}")
+                start = getattr(theta, f"start_{quantity.name}")
                 _theta_zone(
                     panel,
                     x,
@@ -83,20 +78,25 @@ def theta_figure(theta: ThetaTrace, references: tuple[ZoneReference, ...]) -> by
                     deviations[:, k] * scale,
                     zone,
                     ZONES[k % len(ZONES)],
-                    scale,
+                    quantity.positive,
                     None if start is None else float(start[k]) * scale,
                 )
                 reference = next((entry for entry in references if entry.zone == zone), None)
-                value = None if reference is None else getattr(reference, attribute)
+                value = None if reference is None else getattr(reference, quantity.name, None)
                 if value is not None:
                     name = "reference" if len(theta.zone_names) == 1 else f"reference {zone}"
                     panel.axhline(value * scale, color=REFERENCE, linewidth=1.6, dashes=(5, 3), label=name)
-            panel.set_title(title)
-            panel.set_ylabel("kPa" if attribute == "youngs_modulus" else "")
+            panel.set_title(quantity.label)
+            panel.set_ylabel(quantity.unit)
             panel.set_xlabel(label)
             panel.margins(x=0.01)
             panel.legend(loc="best")
         return _svg(figure)
+
+
+def _drawn(theta: ThetaTrace, quantity: ShownQuantity) -> bool:
+    deviations = getattr(theta, f"{quantity.name}_std")
+    return quantity.name == "youngs_modulus" or (deviations is not None and bool((~np.isnan(deviations)).any()))
 
 
 def _theta_axis(theta: ThetaTrace) -> tuple[NDArray[np.float64], str]:
@@ -114,16 +114,16 @@ def _theta_zone(
     deviations: NDArray[np.float64],
     zone: str,
     colour: str,
-    scale: float,
+    positive: bool,
     start: float | None,
 ) -> None:
     few = {"marker": "o", "markersize": 4.0} if len(x) < 40 else {}
     known = np.isfinite(deviations)
     if known.any():
-        if scale == 1.0:
+        if not positive:
             low, high = values - 1.96 * deviations, values + 1.96 * deviations
         else:
-            # a modulus is positive: the band is symmetric in its logarithm
+            # the band is symmetric in the logarithm
             spread = np.exp(np.minimum(1.96 * np.where(known, deviations, 0.0) / values, 5.0))
             low, high = values / spread, values * spread
         low, high = np.where(known, low, np.nan), np.where(known, high, np.nan)

@@ -11,7 +11,8 @@ from realsimloop_ros.evaluation.record import load_record
 from realsimloop_ros.evaluation.report import load_report
 from realsimloop_ros.mechanics.material import Material
 
-_Values = dict[str, tuple[float | None, float | None]]
+# by zone, then by quantity
+_Values = dict[str, dict[str, float | None]]
 
 
 class HeldThetaError(ValueError):
@@ -19,32 +20,33 @@ class HeldThetaError(ValueError):
 
 
 def held_material(theta: str, zone_names: Sequence[str], prior: Material) -> Material:
-    """`prior`, or the last E and nu of a report.json, a folder that holds one, or a record folder.
+    """`prior`, or the last theta of a report.json, a folder that holds one, or a record folder.
 
     What a report does not tell keeps its value in the prior. Raises HeldThetaError.
     """
     if theta == "prior":
         return prior
     known = _last_values(Path(theta))
-    modulus, ratio = np.array(prior.youngs_modulus), np.array(prior.poisson_ratio)
+    fields = {name: np.array(values, np.float64) for name, values in prior._asdict().items()}
     for k, zone in enumerate(zone_names):
         if zone not in known:
             raise HeldThetaError(
                 f"theta: {theta} has the zones {', '.join(known) or '(none)'}, but the body's are "
                 f"{', '.join(zone_names)}; name the report of a run with this body"
             )
-        found_modulus, found_ratio = known[zone]
-        modulus[k] = modulus[k] if found_modulus is None else found_modulus
-        ratio[k] = ratio[k] if found_ratio is None else found_ratio
-    return prior._replace(youngs_modulus=modulus, poisson_ratio=ratio)
+        for name, value in known[zone].items():
+            if value is not None:
+                fields[name][k] = value
+    return Material(**fields)
 
 
 def _last_values(path: Path) -> _Values:
     if (path / "record.json").is_file():
-        last = load_record(path).theta
+        trace = load_record(path).theta
+        traces = {name: getattr(trace, name) for name in Material._fields}
         return {
-            zone: (float(last.youngs_modulus[-1, k]), float(last.poisson_ratio[-1, k]))
-            for k, zone in enumerate(last.zone_names)
+            zone: {name: None if values is None else float(values[-1, k]) for name, values in traces.items()}
+            for k, zone in enumerate(trace.zone_names)
         }
     file = path / "report.json" if path.is_dir() else path
     if not file.is_file():
@@ -53,6 +55,9 @@ def _last_values(path: Path) -> _Values:
             "name one that a run has written"
         )
     return {
-        zone: (entry.youngs_modulus.estimate, entry.poisson_ratio.estimate)
+        zone: {
+            name: None if (parameter := getattr(entry, name)) is None else parameter.estimate
+            for name in Material._fields
+        }
         for zone, entry in load_report(file).theta.items()
     }

@@ -17,6 +17,7 @@ from realsimloop_ros.evaluation.figures import (
     tracks_figure,
 )
 from realsimloop_ros.evaluation.page_style import STYLE
+from realsimloop_ros.evaluation.quantities import SHOWN
 from realsimloop_ros.evaluation.record import Picture, RunRecord
 from realsimloop_ros.evaluation.report_schema import MarkerReport, ParameterReport, Report
 
@@ -105,11 +106,14 @@ def _headline(record: RunRecord, report: Report) -> str:
     cards = []
     theta = record.theta
     for k, (zone, entry) in enumerate(report.theta.items()):
-        told = _told(theta.youngs_modulus_std[:, k])
-        cards.append(_card(f"Young's modulus, {zone}", *_parameter_card(entry.youngs_modulus, 1e-3, "kPa", told)))
-        told = _told(theta.poisson_ratio_std[:, k])
-        if told != "held":
-            cards.append(_card(f"Poisson's ratio, {zone}", *_parameter_card(entry.poisson_ratio, 1.0, "", told)))
+        for quantity in SHOWN:
+            parameter, deviations = getattr(entry, quantity.name), getattr(theta, f"{quantity.name}_std")
+            if parameter is None or deviations is None:
+                continue
+            told = _told(deviations[:, k])
+            if told != "held" or quantity.name == "youngs_modulus":
+                shown = _parameter_card(parameter, quantity.scale, quantity.unit, told)
+                cards.append(_card(f"{quantity.label}, {zone}", *shown))
     reconstruction = report.reconstruction
     if reconstruction.mean_mm is not None:
         cards.append(
@@ -172,18 +176,18 @@ def _worst(report: Report, quantity: str) -> tuple[str, float] | None:
 def _theta_section(record: RunRecord, report: Report) -> str:
     rows = []
     for zone, entry in report.theta.items():
-        for label, parameter, scale, unit in (
-            ("Young's modulus", entry.youngs_modulus, 1e-3, "kPa"),
-            ("Poisson's ratio", entry.poisson_ratio, 1.0, ""),
-        ):
+        for quantity in SHOWN:
+            parameter = getattr(entry, quantity.name)
+            if parameter is None:
+                continue
             estimate, std, reference = (
-                None if value is None else value * scale
+                None if value is None else value * quantity.scale
                 for value in (parameter.estimate, parameter.std, parameter.reference)
             )
             rows.append(
                 (
                     escape(zone),
-                    f"{escape(label)}{f' ({unit})' if unit else ''}",
+                    f"{escape(quantity.label)}{f' ({quantity.unit})' if quantity.unit else ''}",
                     number(estimate, 4),
                     number(std, 2),
                     number(reference, 4),

@@ -28,10 +28,12 @@ class ThetaTrace:
     """The estimate after each of u updates.
 
     zone_names: z; stamps_ns: (u,) of the last observation used; youngs_modulus, youngs_modulus_std: (u, z)
-    Pa; poisson_ratio, poisson_ratio_std: (u, z). A deviation is inf where the data do not tell the parameter,
-    and NaN where it is held. status: u names such as UPDATED; reason: u texts, why it was held. axis: whether
-    the updates follow each other in `time`, or are numbered (several recordings estimated together).
-    start_youngs_modulus, start_poisson_ratio: (z,) before the first update; None where that is not told.
+    Pa; poisson_ratio, poisson_ratio_std: (u, z); viscosity, viscosity_std: (u, z) Pa s; density, density_std:
+    (u, z) kg/m^3; the last four None in a record that does not tell them. A deviation is inf where the data do not
+    tell the parameter, and NaN where it is held. status: u names such as UPDATED; reason: u texts, why it
+    was held. axis: whether the updates follow each other in `time`, or are numbered (several recordings estimated
+    together).
+    start_...: (z,) before the first update; None where that is not told.
     """
 
     zone_names: tuple[str, ...]
@@ -45,14 +47,20 @@ class ThetaTrace:
     axis: Literal["time", "update"] = "time"
     start_youngs_modulus: NDArray[np.float64] | None = None
     start_poisson_ratio: NDArray[np.float64] | None = None
+    viscosity: NDArray[np.float64] | None = None
+    viscosity_std: NDArray[np.float64] | None = None
+    density: NDArray[np.float64] | None = None
+    density_std: NDArray[np.float64] | None = None
+    start_viscosity: NDArray[np.float64] | None = None
+    start_density: NDArray[np.float64] | None = None
 
     def __post_init__(self) -> None:
         shape = (len(self.stamps_ns), len(self.zone_names))
-        for name in ("youngs_modulus", "youngs_modulus_std", "poisson_ratio", "poisson_ratio_std"):
-            _expect(f"theta.{name}", getattr(self, name), shape)
-        for name in ("start_youngs_modulus", "start_poisson_ratio"):
-            if getattr(self, name) is not None:
-                _expect(f"theta.{name}", getattr(self, name), shape[1:])
+        for quantity in ("youngs_modulus", "poisson_ratio", "viscosity", "density"):
+            sizes = {quantity: shape, f"{quantity}_std": shape, f"start_{quantity}": shape[1:]}
+            for name, expected in sizes.items():
+                if getattr(self, name) is not None:
+                    _expect(f"theta.{name}", getattr(self, name), expected)
         for name in ("status", "reason"):
             if len(getattr(self, name)) not in (0, shape[0]):
                 raise RecordError(f"theta.{name}: {len(getattr(self, name))} entries, expected none or {shape[0]}")

@@ -6,6 +6,7 @@ import json
 import math
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +23,7 @@ from realsimloop_ros.evaluation.metrics import (
     summarize_timing,
 )
 from realsimloop_ros.evaluation.page import render_page
+from realsimloop_ros.evaluation.quantities import SHOWN
 from realsimloop_ros.evaluation.record import MarkerTracks, RunRecord
 from realsimloop_ros.evaluation.report_schema import (
     FORMAT,
@@ -102,22 +104,17 @@ def _finite(value: float | None, factor: float = 1.0) -> float | None:
 
 def _theta(record: RunRecord) -> dict[str, ZoneReport]:
     theta = record.theta
-    zones = {}
+    zones: dict[str, ZoneReport] = {}
     for k, zone in enumerate(theta.zone_names):
         reference = next((entry for entry in record.references if entry.zone == zone), None)
-        zones[zone] = ZoneReport(
-            youngs_modulus=_parameter(
-                theta.youngs_modulus[:, k],
-                theta.youngs_modulus_std[:, k],
-                None if reference is None else reference.youngs_modulus,
-            ),
-            poisson_ratio=_parameter(
-                theta.poisson_ratio[:, k],
-                theta.poisson_ratio_std[:, k],
-                None if reference is None else reference.poisson_ratio,
-            ),
-            reference_how=None if reference is None else reference.how,
-        )
+        parameters: dict[str, Any] = {}
+        for quantity in SHOWN:
+            values, deviations = getattr(theta, quantity.name), getattr(theta, f"{quantity.name}_std")
+            if values is not None and deviations is not None:
+                # references are of E and nu
+                known = None if reference is None else getattr(reference, quantity.name, None)
+                parameters[quantity.name] = _parameter(values[:, k], deviations[:, k], known)
+        zones[zone] = ZoneReport(**parameters, reference_how=None if reference is None else reference.how)
     return zones
 
 

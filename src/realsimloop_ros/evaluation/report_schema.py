@@ -13,7 +13,7 @@ class _Part(BaseModel):
 
 
 class ParameterReport(_Part):
-    """A material parameter at the end of the run, in Pa or without unit.
+    """A material parameter at the end of the run, in SI units.
 
     std: null where the parameter was held or the data do not tell it; reference: what it is compared with;
     relative_error: (estimate - reference) / reference.
@@ -26,11 +26,14 @@ class ParameterReport(_Part):
 
 
 class ZoneReport(_Part):
-    """One zone. reference_how: how the reference values were obtained."""
+    """One zone. reference_how: how the reference values were obtained; viscosity, density: null in a report that
+    does not tell them."""
 
     youngs_modulus: ParameterReport
     poisson_ratio: ParameterReport
     reference_how: str | None
+    viscosity: ParameterReport | None = None
+    density: ParameterReport | None = None
 
 
 class ReconstructionReport(_Part):

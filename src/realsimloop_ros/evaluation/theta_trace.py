@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from realsimloop_ros.estimation.updates import MaterialUpdate, UpdateStatus
 from realsimloop_ros.evaluation.marker_messages import stamp_of
+from realsimloop_ros.evaluation.quantities import SHOWN
 from realsimloop_ros.evaluation.record import ThetaTrace
 from realsimloop_ros.mechanics.material import Material
 
@@ -74,15 +75,11 @@ def sample_of_update(update: MaterialUpdate) -> ThetaSample:
 
 def held_trace(stamp_ns: int, zone_names: Sequence[str], material: Material) -> ThetaTrace:
     """A theta that is not estimated."""
-    unknown = np.full((1, len(zone_names)), np.nan)
-    return ThetaTrace(
-        tuple(zone_names),
-        np.array([stamp_ns], np.int64),
-        np.array([material.youngs_modulus], np.float64),
-        unknown,
-        np.array([material.poisson_ratio], np.float64),
-        unknown,
-    )
+    columns: dict[str, Any] = {}
+    for quantity in SHOWN:
+        columns[quantity.name] = np.array([getattr(material, quantity.name)], np.float64)
+        columns[f"{quantity.name}_std"] = np.full((1, len(zone_names)), np.nan)
+    return ThetaTrace(tuple(zone_names), np.array([stamp_ns], np.int64), **columns)
 
 
 def trace_of(samples: Iterable[ThetaSample], zone_names: Sequence[str], start: Material) -> ThetaTrace:
@@ -92,23 +89,22 @@ def trace_of(samples: Iterable[ThetaSample], zone_names: Sequence[str], start: M
     rows = list(samples)
     zones = tuple(zone_names)
     shape = (len(rows), len(zones))
-    modulus_deviation, ratio_deviation = np.full(shape, np.nan), np.full(shape, np.nan)
-    for t, sample in enumerate(rows):
-        with np.errstate(invalid="ignore"):
-            deviations = dict(zip(sample.parameter_names, np.sqrt(np.diag(sample.covariance)), strict=True))
-        for k, zone in enumerate(zones):
-            logarithmic = deviations.get(f"{zone}.log_youngs_modulus", np.nan)
-            modulus_deviation[t, k] = sample.material.youngs_modulus[k] * logarithmic
-            ratio_deviation[t, k] = deviations.get(f"{zone}.poisson_ratio", np.nan)
+    with np.errstate(invalid="ignore"):
+        told = [
+            dict(zip(sample.parameter_names, np.sqrt(np.diag(sample.covariance)), strict=True)) for sample in rows
+        ]
+    columns: dict[str, Any] = {}
+    for quantity in SHOWN:
+        values = [getattr(sample.material, quantity.name) for sample in rows]
+        published = [[entry.get(f"{zone}.{quantity.published}", np.nan) for zone in zones] for entry in told]
+        columns[quantity.name] = np.array(values, np.float64).reshape(shape)
+        deviations = np.array(published, np.float64).reshape(shape)
+        columns[f"{quantity.name}_std"] = columns[quantity.name] * deviations if quantity.positive else deviations
+        columns[f"start_{quantity.name}"] = np.array(getattr(start, quantity.name), np.float64)
     return ThetaTrace(
         zones,
         np.array([sample.stamp_ns for sample in rows], np.int64),
-        np.array([sample.material.youngs_modulus for sample in rows], np.float64).reshape(shape),
-        modulus_deviation,
-        np.array([sample.material.poisson_ratio for sample in rows], np.float64).reshape(shape),
-        ratio_deviation,
-        tuple(sample.status for sample in rows),
-        tuple(sample.reason for sample in rows),
-        start_youngs_modulus=np.array(start.youngs_modulus, np.float64),
-        start_poisson_ratio=np.array(start.poisson_ratio, np.float64),
+        status=tuple(sample.status for sample in rows),
+        reason=tuple(sample.reason for sample in rows),
+        **columns,
     )
