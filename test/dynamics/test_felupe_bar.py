@@ -1,5 +1,5 @@
-"""The dual-arm bar, statically twisted and stretched by both ends: full order and the shipped reduced model against
-FElupe on the same mesh.
+"""The dual-arm bar, statically twisted and stretched by both ends: full order and the shipped reduced model
+against FElupe on the same mesh.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ from realsimloop_ros.mechanics.material import material_of
 from realsimloop_ros.reduction.cubature import fit_cubature
 from realsimloop_ros.reduction.cubature_checks import StiffnessDeviation, fitted_range, stiffness_deviation
 from realsimloop_ros.reduction.grip_warp import grip_warp
-from realsimloop_ros.reduction.inertia_cubature import MassCandidates, fit_inertia_cubature
+from realsimloop_ros.reduction.inertia_cubature import MassCandidates, fit_inertia_cubature, rigid_points
 from realsimloop_ros.reduction.model import (
     PointWeights,
     ReducedBody,
@@ -265,7 +265,8 @@ def _pointed(
         settings.points,
         seed=settings.seed,
     )
-    points = PointWeights(vertex[fitted.index], zone[fitted.index], fitted.weight)
+    parts = [(vertex[fitted.index], zone[fitted.index], fitted.weight), *_held_points(body, lumped)]
+    points = PointWeights(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
     pointed = replace(sampled, points=points)
     integrator = settings.snapshots.integrator
     before = card["cubature"] if len(sampled.sample_index) < len(every_sample(body)[0]) else card["all_samples"]
@@ -287,3 +288,17 @@ def _pointed(
     )
     card["points"]["refused"] = True
     return sampled
+
+
+def _held_points(
+    body: Body, lumped: NDArray[np.float64]
+) -> list[tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]]:
+    """Mass points of what each hold carries rigidly, whose weight and inertia its wrench sensor feels."""
+    parts = []
+    for held in (*(grip.vertices for grip in body.grips), body.fixed_vertices):
+        for zone in range(len(body.zones)):
+            vertices = held[lumped[held, zone] > 0.0]
+            if len(vertices):
+                same = rigid_points(body.rest_positions[vertices], lumped[vertices, zone])
+                parts.append((vertices[same.index], np.full(len(same.index), zone), same.weight))
+    return parts

@@ -171,7 +171,9 @@ def with_free_start(
 
     old = state.past_tangents
     moved = old._replace(
-        points=with_shape(old.points, shape.points), strains=with_shape(old.strains, shape.strains)
+        points=with_shape(old.points, shape.points),
+        coordinates=with_shape(old.coordinates, shape.coordinates),
+        strains=with_shape(old.strains, shape.strains),
     )
     latents = with_shape(state.latent_tangents, unit[None])
     return state._replace(past_tangents=moved, latent_tangents=latents)

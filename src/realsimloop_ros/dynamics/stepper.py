@@ -97,11 +97,12 @@ class StepSettings(eqx.Module):
 class Past(NamedTuple):
     """What a step remembers, newest first.
 
-    points: (k, m, 3) mass points, m; strains: (s, c, 3, 3) Green strains of the samples, none without viscosity;
-    touch: (1, q, 3) contact points, m, none without contact.
+    points: (k, m, 3) mass points, m; coordinates: (k, R) of the basis, m; strains: (s, c, 3, 3) Green strains
+    of the samples, none without viscosity; touch: (1, q, 3) contact points, m, none without contact.
     """
 
     points: Float[Array, "k m 3"]
+    coordinates: Float[Array, "k R"]
     strains: Float[Array, "s c 3 3"]
     touch: Float[Array, "t q 3"]
 
@@ -163,20 +164,27 @@ def step_problem(
 def of_the_past(
     model: ReducedModel, settings: StepSettings, frame: Kinematics, past: Past, material: Material
 ) -> tuple[Float[Array, " R"], Float[Array, "c 3 3"] | None, Float[Array, "R R"]]:
-    """What past and masses decide of a step: b, N, the strain offset, 1/s, and K, N/m."""
-    base = frame.base[model.points.nodes]
-    force = -model.points.masses(material)[:, None] * acceleration(settings, base, past.points)
-    stiffness = settings.stiffness * model.points.matrix(material)
-    return project_forces(model, frame, force), strain_offset(settings, past), stiffness
+    """What past and masses decide of a step: b, N, the strain offset, 1/s, and K, N/m.
+
+    Points carry gravity and what the moving frame adds to the inertia of V c; that of V c itself is summed over
+    all vertices once and for all, so that the points' own share of it is taken out.
+    """
+    points = model.points
+    base = frame.base[points.nodes]
+    acceleration = inertial_acceleration(settings, base, past.points) - settings.gravity.astype(base.dtype)[None]
+    linear = project_forces(model, frame, -points.masses(material)[:, None] * acceleration)
+    at_rest = inertial_acceleration(settings, jnp.zeros_like(past.coordinates[0]), past.coordinates)
+    linear = linear - points.rest(material) @ at_rest
+    return linear, strain_offset(settings, past), settings.stiffness * points.matrix(material)
 
 
-def acceleration(settings: StepSettings, x: Float[Array, "m 3"], past: Float[Array, "k m 3"]) -> Array:
-    """Acceleration of the mass points at x, m/s^2: what their masses are multiplied with in the force balance,
-    gravity and damping included.
+def inertial_acceleration(settings: StepSettings, x: Float[Array, "*b"], past: Float[Array, "k *b"]) -> Array:
+    """What masses at x, after being at `past`, are multiplied with in the force balance, mass damping included:
+    m/s^2 where x is in m.
     """
     scheme, h = settings.integrator, settings.time_step
     prediction = jnp.tensordot(jnp.asarray(scheme.predictor, past.dtype), past, axes=1)
-    result = scheme.inertia / h**2 * (x - prediction) - settings.gravity.astype(x.dtype)[None]
+    result = scheme.inertia / h**2 * (x - prediction)
     if settings.mass_damping:
         weights = jnp.asarray(scheme.rate[1:], past.dtype) / h
         velocity = settings.rate * x + jnp.tensordot(weights, past[: len(weights)], axes=1)
@@ -462,8 +470,8 @@ def past_entry(model: ReducedModel, settings: StepSettings, placement: Placement
     c, at, strains = model.decoder(latent), placement.around, placement.strains
     touch = jnp.zeros((0, 0, 3), points.dtype) if at is None or at.touch is None else at.touch.at(c)[None]
     if not settings.viscous:
-        return Past(points, jnp.zeros((0, *strains.base.shape), points.dtype), touch)
-    return Past(points, jax.vmap(green_strain)(strains.at(c))[None], touch)
+        return Past(points, c[None], jnp.zeros((0, *strains.base.shape), points.dtype), touch)
+    return Past(points, c[None], jax.vmap(green_strain)(strains.at(c))[None], touch)
 
 
 def remembered(past: Past, entry: Past) -> Past:
@@ -479,5 +487,6 @@ def no_surroundings(dtype: jnp.dtype, instants: int | None = None) -> Instant:
 
 def past_of_rest(settings: StepSettings, entry: Past) -> Past:
     """The past of a body that has rested at an entry."""
-    counts = settings.integrator.history, settings.strain_history, len(entry.touch)
+    history = settings.integrator.history
+    counts = history, history, settings.strain_history, len(entry.touch)
     return Past(*(jnp.repeat(part, count, axis=0) for part, count in zip(entry, counts, strict=True)))

@@ -16,7 +16,7 @@ from realsimloop_ros.dynamics.rollout import checked_instants, in_precision_of
 from realsimloop_ros.dynamics.stepper import (
     Past,
     StepSettings,
-    acceleration,
+    inertial_acceleration,
     past_entry,
     past_of_rest,
     place,
@@ -68,7 +68,9 @@ def grip_wrenches(
 
     zero = jnp.zeros((len(grip_poses), 6), latent.dtype)
     (points, F, outside), pullback = jax.vjp(moved, zero)
-    force = model.points.masses(material)[:, None] * acceleration(settings, points, past.points)
+    gravity = settings.gravity.astype(points.dtype)
+    acceleration = inertial_acceleration(settings, points, past.points) - gravity[None]
+    force = model.points.masses(material)[:, None] * acceleration
     piola = sample_stress(model, settings, strain_offset(settings, past), material, F)
     slopes = None
     if model.surroundings is not None and outside is not None:

@@ -25,6 +25,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 from numpy.typing import NDArray
+from scipy.optimize import nnls
 
 from realsimloop_ros.reduction.grip_warp import GripWarp, warped
 from realsimloop_ros.reduction.nonnegative_fit import NormalEquations, fit_nonnegative
@@ -123,7 +124,10 @@ def fit_inertia_cubature(
         each = np.asarray(rows)[:, candidates.vertex] * share[None, :, None]
         totals = np.stack([each[:, candidates.zone == zone].sum(axis=1) for zone in zones], axis=1)
         drawn.append((each[:, offered], totals))
-    return _fitted(drawn, offered, candidates.zone[offered], zones, points)
+    places = np.asarray(warp.rest_positions)[candidates.vertex[offered]]
+    return _fitted(
+        drawn, offered, candidates.zone[offered], zones, points, _moments(places) * share[offered, None]
+    )
 
 
 def _fitted(
@@ -132,6 +136,7 @@ def _fitted(
     zone: NDArray[np.int64],
     zones: NDArray[np.int64],
     points: int,
+    moments: NDArray[np.float64],
 ) -> InertiaCubature:
     # each kind counts by its own size over all states: what is small in absolute terms may err in relative ones
     sizes = np.sqrt(np.mean([(totals.sum(axis=1) ** 2).sum(axis=1) for _, totals in drawn], axis=0))
@@ -143,5 +148,31 @@ def _fitted(
             for k, label in enumerate(zones):
                 rows = np.where((zone == label)[:, None], each[kind], 0.0).T
                 equations.add(rows / size, totals[kind, k] / size)
+    for label in zones:
+        # weight and inertia as a whole, which the grips feel
+        rows = np.where((zone == label)[:, None], moments, 0.0).T
+        totals = rows.sum(axis=1)
+        norm = np.linalg.norm(totals) / np.sqrt(len(drawn))
+        if norm > 0.0:
+            equations.add(rows / norm, totals / norm)
     fit = fit_nonnegative(equations, points)
     return InertiaCubature(offered[fit.index], fit.weight, fit.error)
+
+
+def _moments(places: NDArray[np.float64]) -> NDArray[np.float64]:
+    """1, x and x x^T of places (k, 3) about their mean, in units of their size: (k, 10)."""
+    centre, size = places.mean(axis=0), float(np.ptp(places, axis=0).max())
+    x = (places - centre) / max(size, 1e-300)
+    upper = np.triu_indices(3)
+    return np.concatenate([np.ones((len(x), 1)), x, (x[:, :, None] * x[:, None, :])[:, *upper]], axis=1)
+
+
+def rigid_points(places: NDArray[np.float64], mass: NDArray[np.float64]) -> InertiaCubature:
+    """At most ten of the places (k, 3) that have the same mass, centre and inertia as all with mass (k,), kg.
+
+    A part that moves rigidly, as what a grip holds, is equivalent to them in every respect.
+    """
+    rows = (_moments(places) * mass[:, None]).T / mass.sum()
+    weight, residual = nnls(rows, rows.sum(axis=1), maxiter=100 * len(mass))
+    chosen = np.flatnonzero(weight > 0.0)
+    return InertiaCubature(chosen, weight[chosen], float(residual))

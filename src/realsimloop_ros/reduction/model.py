@@ -60,7 +60,8 @@ class MassPoints(eqx.Module):
     """Weighted points that carry the body's inertia.
 
     nodes: (m,) places in the support; basis: (3m, R); volumes: (m, z) m^3 of each zone, cubature weight included;
-    hung: (m,) kg of hung weights; metric: (z, R, R) m^3 and hung_metric: (R, R) kg, V^T diag V of both.
+    hung: (m,) kg of hung weights; metric: (z, R, R) m^3 and hung_metric: (R, R) kg, V^T diag V over all vertices;
+    rest_metric: (z, R, R) m^3, what of metric the points do not sum up.
     """
 
     nodes: Int[Array, " m"]
@@ -69,6 +70,7 @@ class MassPoints(eqx.Module):
     hung: Float[Array, " m"]
     metric: Float[Array, "z R R"]
     hung_metric: Float[Array, "R R"]
+    rest_metric: Float[Array, "z R R"]
 
     def masses(self, material: Material) -> Float[Array, " m"]:
         """Mass of each point, kg."""
@@ -77,6 +79,10 @@ class MassPoints(eqx.Module):
     def matrix(self, material: Material) -> Float[Array, "R R"]:
         """Mass matrix of the coordinates, kg."""
         return jnp.tensordot(material.density, self.metric, axes=1) + self.hung_metric
+
+    def rest(self, material: Material) -> Float[Array, "R R"]:
+        """What of the mass matrix the points do not sum up, kg."""
+        return jnp.tensordot(material.density, self.rest_metric, axes=1)
 
 
 class ReducedModel(eqx.Module):
@@ -290,7 +296,8 @@ class ReducedBody:
         count = self.basis.shape[2]
         basis = np.asarray(self.basis, np.float64)
         carried = basis[carriers]
-        metric = np.einsum("mz,mir,mis->zrs", volumes, carried, carried)
+        metric = np.einsum("nz,nir,nis->zrs", lumped_volumes(body), basis, basis, optimize=True)
+        summed = np.einsum("mz,mir,mis->zrs", volumes, carried, carried, optimize=True)
         model = ReducedModel(
             warp=warp,
             basis=jnp.asarray(basis, jnp.result_type(float)),
@@ -310,6 +317,7 @@ class ReducedBody:
                 jnp.asarray(hung),
                 jnp.asarray(metric),
                 jnp.asarray(np.einsum("m,mir,mis->rs", hung, carried, carried)),
+                jnp.asarray(metric - summed),
             ),
             law=StableNeoHookean() if law is None else law,
             surroundings=reduced_surroundings(body, contact, basis, support),
