@@ -178,7 +178,9 @@ def of_the_past(
     return linear, strain_offset(settings, past), settings.stiffness * points.matrix(material)
 
 
-def inertial_acceleration(settings: StepSettings, x: Float[Array, "*b"], past: Float[Array, "k *b"]) -> Array:
+def inertial_acceleration(
+    settings: StepSettings, x: Float[Array, "*shape"], past: Float[Array, history *shape]
+) -> Array:
     """What masses at x, after being at `past`, are multiplied with in the force balance, mass damping included:
     m/s^2 where x is in m.
     """
