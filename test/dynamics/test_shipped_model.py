@@ -1,5 +1,6 @@
-"""The shipped model of the dual-arm bar: it does not diverge, in single precision either, and what it is for holds:
-modulus and Poisson's ratio fitted through it to full-order markers come out right."""
+"""The shipped model of the dual-arm bar: it does not diverge, in single precision either, and what it is for
+holds: modulus and Poisson's ratio fitted through it to full-order markers come out right.
+"""
 
 from __future__ import annotations
 
@@ -42,8 +43,9 @@ def test_ten_thousand_steps_of_fifty_motions_do_not_diverge() -> None:
         assert int(result) == CONVERGED
         _, run = rollout(model, SETTINGS, material, none, start, poses)
         assert (np.asarray(run.results) == CONVERGED).all(), seed
-        # rms displacement beyond the grips' warp: snapshots reach 16 mm
-        assert np.linalg.norm(np.asarray(run.latents), axis=1).max() < 0.03, seed
+        # rms displacement beyond the grips' warp, a quarter of the bar's length: buckling ends that come 60 mm
+        # nearer takes less
+        assert np.linalg.norm(np.asarray(run.latents), axis=1).max() < 0.05, seed
 
 
 def test_single_precision_gives_the_states_and_sensitivities_of_double() -> None:

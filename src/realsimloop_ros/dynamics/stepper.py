@@ -178,11 +178,9 @@ def of_the_past(
     return linear, strain_offset(settings, past), settings.stiffness * points.matrix(material)
 
 
-def inertial_acceleration(
-    settings: StepSettings, x: Float[Array, "*shape"], past: Float[Array, history *shape]
-) -> Array:
-    """What masses at x, after being at `past`, are multiplied with in the force balance, mass damping included:
-    m/s^2 where x is in m.
+def inertial_acceleration(settings: StepSettings, x: Float[Array, "..."], past: Float[Array, "..."]) -> Array:
+    """What masses at x, after being at `past` (newest first, along its leading axis), are multiplied with in
+    the force balance, mass damping included: m/s^2 where x is in m.
     """
     scheme, h = settings.integrator, settings.time_step
     prediction = jnp.tensordot(jnp.asarray(scheme.predictor, past.dtype), past, axes=1)
