@@ -178,7 +178,7 @@ def of_the_past(
     return linear, strain_offset(settings, past), settings.stiffness * points.matrix(material)
 
 
-def inertial_acceleration(settings: StepSettings, x: Float[Array, "..."], past: Float[Array, "..."]) -> Array:
+def inertial_acceleration(settings: StepSettings, x: Array, past: Array) -> Array:
     """What masses at x, after being at `past` (newest first, along its leading axis), are multiplied with in
     the force balance, mass damping included: m/s^2 where x is in m.
     """
