@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from realsimloop_ros.mechanics.surroundings import Motion
 
 # How much of the band a point that touches, or is about to, may cross within one part of a step. Measured on a
-# soft ball that bounces undamped, BDF2, steps of 1 to 8 ms: at 1/2 its energy rises by up to 10 % in one step,
-# at 1/4 by up to 3 %, at 1/8 by up to 0.2 %, for twice as many parts.
+# soft ball that bounces undamped, BDF2, steps of 1 to 8 ms: at 1/2 its energy rises by up to 10 % in one step, at
+# 1/4 by up to 3 %, at 1/8 by up to 0.2 %, for twice as many parts.
 RESOLUTION = 0.125
 
 
