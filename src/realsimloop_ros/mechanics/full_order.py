@@ -8,8 +8,8 @@ A step minimises, over the free vertices,
 by Newton's method (newton.Newton).
 
 Where something is about to touch, touches in motion or leaves, a step is split into up to max_substeps equal
-parts (a power of two, or all), see substeps.py. Their number follows from the free flight; the step is done again in
-more of them when what comes out moves more than foreseen, ends deeper than a band below a surface or does not
+parts (a power of two, or all), see substeps.py. Their number follows from the free flight; the step is done again
+in more of them when what comes out moves more than foreseen, ends deeper than a band below a surface or does not
 converge. From one step to the next it falls by half at most, which keeps BDF2's uneven differences stable.
 """
 
