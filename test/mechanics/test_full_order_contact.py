@@ -326,7 +326,8 @@ def test_without_anything_near_contact_changes_nothing() -> None:
             state, report = solver.step(state, material, surroundings=around)
             assert report.substeps == 1 and report.penetration == 0.0
         paths.append(state.positions)
-    np.testing.assert_array_equal(*paths)
+    # the same minima, to what Newton's method leaves: 1e-8 of the size, 100 mm, in each step
+    np.testing.assert_allclose(*paths, atol=1e-9)
 
 
 def test_wrong_surroundings_are_refused() -> None:

@@ -9,6 +9,7 @@ from realsimloop_ros.mechanics.substeps import (
     RESOLUTION,
     parts_needed,
     parts_needed_to_turn,
+    parts_wanted,
     rounded_parts,
     too_deep,
 )
@@ -18,8 +19,9 @@ BAND = 1e-3
 
 
 def _motion(before: float, after: float, closing: float | None = None) -> Motion:
+    """Of two points, the first of which rests 5 m away."""
     way = before - after if closing is None else closing
-    return Motion(*(np.array([[5.0, value]]) for value in (before, after, way)))
+    return Motion(np.array([[5.0, before]]), np.array([[5.0, after]]), np.array([[0.0, way]]))
 
 
 @pytest.mark.parametrize(
@@ -35,8 +37,6 @@ def _motion(before: float, after: float, closing: float | None = None) -> Motion
     ],
 )
 def test_only_motion_in_reach_of_contact_counts(motion: Motion, crossed: float) -> None:
-    # the first point, 5 m away, moves not at all
-    motion.after[0, 0], motion.closing[0, 0] = 5.0, 0.0
     assert parts_needed(motion, BAND) == pytest.approx(crossed / (RESOLUTION * BAND))
 
 
@@ -47,6 +47,17 @@ def test_parts_go_with_the_root_of_what_forces_turn() -> None:
     assert parts_needed_to_turn(flight, turned, BAND) == pytest.approx(2.0)
     # what is no longer in touch was turned by something else
     assert parts_needed_to_turn(flight, _motion(0.5e-3, 0.01), BAND) == 0.0
+
+
+def test_a_part_that_came_out_as_foreseen_is_let_pass_and_others_ask_for_more() -> None:
+    calm = _motion(0.5e-3, 0.5e-3 - 1.9 * RESOLUTION * BAND)
+    assert parts_wanted(calm, calm, BAND, 4) == 4
+    hasty = _motion(0.5e-3, 0.5e-3 - 3.0 * RESOLUTION * BAND)
+    assert parts_wanted(hasty, hasty, BAND, 4) == 12
+    surprised = _motion(0.5e-3, 0.5e-3 + 9.5 * RESOLUTION * BAND, 0.0)
+    assert parts_wanted(calm, surprised, BAND, 4) > 8
+    deep = _motion(-1.1e-3, -1.1e-3)
+    assert parts_wanted(deep, deep, BAND, 4) == 8
 
 
 @pytest.mark.parametrize(

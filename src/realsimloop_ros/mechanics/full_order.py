@@ -26,7 +26,6 @@ from realsimloop_ros.body.body import Body
 from realsimloop_ros.body.poses import (
     checked_poses,
     compose,
-    interpolate,
     inverse,
     rotation_matrix,
     transform_points,
@@ -44,13 +43,14 @@ from realsimloop_ros.mechanics.laws import MaterialLaw
 from realsimloop_ros.mechanics.material import Material
 from realsimloop_ros.mechanics.newton import Newton, Objective, SolveResult
 from realsimloop_ros.mechanics.states import FullOrderState, StepReport
-from realsimloop_ros.mechanics.substeps import parts_needed, parts_needed_to_turn, rounded_parts, too_deep
+from realsimloop_ros.mechanics.substeps import parts_needed, parts_wanted, rounded_parts
 from realsimloop_ros.mechanics.surroundings import (
     Instant,
     Situation,
     SurroundingPotential,
     Surroundings,
     between,
+    poses_between,
 )
 
 STANDARD_GRAVITY = (0.0, 0.0, -9.81)
@@ -176,7 +176,7 @@ class FullOrderSolver:
             iterations += report.iterations
             if wanted <= parts or parts >= self._max_substeps:
                 break
-            parts = min(max(wanted, 2 * parts), self._max_substeps)
+            parts = rounded_parts(wanted, self._max_substeps)
         factorisations = self.newton.factor.factorisations - made
         return after, replace(report, iterations=iterations, factorisations=factorisations)
 
@@ -211,8 +211,7 @@ class FullOrderSolver:
             last = part == parts
             poses = grip_poses
             if not last and grip_poses is not None and first.grip_poses is not None:
-                stamps, pairs = np.array([0, parts]), zip(first.grip_poses, grip_poses, strict=True)
-                poses = np.array([interpolate(stamps, np.stack(pair), part) for pair in pairs])
+                poses = poses_between(first.grip_poses, grip_poses, part, parts)
             here, there = between(begin, end, part - 1, parts), between(begin, end, part, parts)
             weights = step_weights(self.integrator, self.time_step, state.ages, h)
             x, report = self._part(state, material, poses, external_force, (here, there), h, weights, report)
@@ -221,11 +220,8 @@ class FullOrderSolver:
                 motion = self.outside.motion(state.positions, here, x, there)
                 y = np.tensordot(weights.predictor, state.history, axes=1)
                 flight = self.outside.motion(state.positions, here, y, there)
-                needed = max(parts_needed(motion, band), parts_needed_to_turn(flight, motion, band))
-                # twice what was aimed at is let pass: the flight foresees what happens only so well
-                if needed > 2.0:
-                    wanted = max(wanted, rounded_parts(needed * parts, self._max_substeps))
-                if too_deep(motion, band) or report.result is not SolveResult.CONVERGED:
+                wanted = max(wanted, parts_wanted(flight, motion, band, parts))
+                if report.result is not SolveResult.CONVERGED:
                     wanted = max(wanted, 2 * parts)
                 report = replace(report, penetration=max(0.0, -float(motion.after.min(initial=0.0))))
             report = replace(report, start=state)

@@ -35,6 +35,17 @@ def parts_needed_to_turn(flight: Motion, motion: Motion, band: float) -> float:
     return math.sqrt(furthest / (RESOLUTION * band))
 
 
+def parts_wanted(flight: Motion, motion: Motion, band: float, parts: int) -> int:
+    """Into how many parts a step should have been split of which one of `parts` parts came out as `motion`.
+
+    flight: what was foreseen. Twice what was aimed at is let pass: the flight foresees what happens only so well.
+    """
+    needed = max(parts_needed(motion, band), parts_needed_to_turn(flight, motion, band))
+    if needed > 2.0:
+        return math.ceil(needed * parts)
+    return 2 * parts if too_deep(motion, band) else parts
+
+
 def _touching(motion: Motion, band: float) -> NDArray[np.bool_]:
     return (np.minimum(motion.before, motion.after) < band) | (motion.before - motion.closing < band)
 
