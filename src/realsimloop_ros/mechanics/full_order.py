@@ -23,13 +23,6 @@ from jaxtyping import Array
 from numpy.typing import ArrayLike, NDArray
 
 from realsimloop_ros.body.body import Body
-from realsimloop_ros.body.poses import (
-    checked_poses,
-    compose,
-    inverse,
-    rotation_matrix,
-    transform_points,
-)
 from realsimloop_ros.mechanics.cables import tension_from_nodal_forces
 from realsimloop_ros.mechanics.contact import Contact
 from realsimloop_ros.mechanics.element_forces import (
@@ -38,6 +31,7 @@ from realsimloop_ros.mechanics.element_forces import (
     sample_strains,
 )
 from realsimloop_ros.mechanics.elements import hung_masses, lumped_volumes, quadrature
+from realsimloop_ros.mechanics.holds import grip_wrenches, held_positions
 from realsimloop_ros.mechanics.integrators import BDF2, Integrator, StepWeights, ages_after, step_weights
 from realsimloop_ros.mechanics.laws import MaterialLaw
 from realsimloop_ros.mechanics.material import Material
@@ -129,18 +123,7 @@ class FullOrderSolver:
 
         grip_poses: (g, 7) in the order of body.grips, or None where there are none.
         """
-        x = self.body.rest_positions.copy()
-        grips = self.body.grips
-        if grips:
-            poses = checked_poses(np.zeros((0, 7)) if grip_poses is None else grip_poses, "grip_poses")
-            if poses.shape != (len(grips), 7):
-                raise ValueError(
-                    f"grip_poses: shape {poses.shape}, expected ({len(grips)}, 7) for {self.body.grip_names}"
-                )
-            for grip, pose in zip(grips, poses, strict=True):
-                motion = compose(pose, inverse(grip.rest_pose))
-                x[grip.vertices] = transform_points(motion, self.body.rest_positions[grip.vertices])
-        return x
+        return held_positions(self.body, grip_poses)
 
     def step(
         self,
@@ -392,14 +375,7 @@ class FullOrderSolver:
         """Force and moment (g, 6), N and N m, that the body exerts on each grip, in the grip's frame."""
         reactions = np.zeros_like(after.positions)
         reactions[self._held] = self.held_reactions(before, after, material)
-        wrenches = np.zeros((len(self.body.grips), 6))
-        for k, (grip, pose) in enumerate(zip(self.body.grips, checked_poses(grip_poses), strict=True)):
-            force = -reactions[grip.vertices]
-            arm = after.positions[grip.vertices] - pose[:3]
-            rotation = rotation_matrix(pose)
-            wrenches[k, :3] = rotation.T @ force.sum(axis=0)
-            wrenches[k, 3:] = rotation.T @ np.cross(arm, force).sum(axis=0)
-        return wrenches
+        return grip_wrenches(self.body, after.positions, reactions, grip_poses)
 
     def deformation_gradients(self, state: FullOrderState) -> NDArray[np.float64]:
         """F (s, 3, 3) at every quadrature sample."""
