@@ -117,6 +117,9 @@ def contact_points(body: Body) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     Every surface vertex that is not held takes a third of each of its surface triangles. A quadratic face is four
     of them, so its corners weigh 1/12 and its middles 1/4: positive everywhere, and exact for pressures linear
     over a face (the weights of the quadratic shape functions would leave corners without contact).
+
+    What is smaller than the distance between vertices may fit between them unnoticed, so the surface must be
+    meshed finely against the collider's radius. Vertices on an edge stand for the faces on both of its sides.
     """
     triangles = surface_triangles(body)
     a, b, c = np.moveaxis(body.rest_positions[triangles], 1, 0)

@@ -7,9 +7,9 @@ A step minimises, over the free vertices,
 
 by Newton's method (newton.Newton).
 
-Where something is about to touch, touches in motion or leaves, a step is split into up to max_substeps equal parts
-(a power of two, or all), see substeps.py. Their number follows from the free flight; the step is done again in
-more of them when what comes out moves more than foreseen, ends deeper than a band below a surface or does not
+Where something is about to touch, touches in motion or leaves, a step is split into up to max_substeps equal
+parts (a power of two, or all), see substeps.py. Their number follows from the free flight; the step is done again
+in more of them when what comes out moves more than foreseen, ends deeper than a band below a surface or does not
 converge. From one step to the next it falls by half at most, which keeps BDF2's uneven differences stable.
 """
 
@@ -23,14 +23,6 @@ from jaxtyping import Array
 from numpy.typing import ArrayLike, NDArray
 
 from realsimloop_ros.body.body import Body
-from realsimloop_ros.body.poses import (
-    checked_poses,
-    compose,
-    interpolate,
-    inverse,
-    rotation_matrix,
-    transform_points,
-)
 from realsimloop_ros.mechanics.cables import tension_from_nodal_forces
 from realsimloop_ros.mechanics.contact import Contact
 from realsimloop_ros.mechanics.element_forces import (
@@ -39,18 +31,20 @@ from realsimloop_ros.mechanics.element_forces import (
     sample_strains,
 )
 from realsimloop_ros.mechanics.elements import hung_masses, lumped_volumes, quadrature
+from realsimloop_ros.mechanics.holds import grip_wrenches, held_positions
 from realsimloop_ros.mechanics.integrators import BDF2, Integrator, StepWeights, ages_after, step_weights
 from realsimloop_ros.mechanics.laws import MaterialLaw
 from realsimloop_ros.mechanics.material import Material
 from realsimloop_ros.mechanics.newton import Newton, Objective, SolveResult
 from realsimloop_ros.mechanics.states import FullOrderState, StepReport
-from realsimloop_ros.mechanics.substeps import parts_needed, parts_needed_to_turn, rounded_parts, too_deep
+from realsimloop_ros.mechanics.substeps import parts_needed, parts_wanted, rounded_parts
 from realsimloop_ros.mechanics.surroundings import (
     Instant,
     Situation,
     SurroundingPotential,
     Surroundings,
     between,
+    poses_between,
 )
 
 STANDARD_GRAVITY = (0.0, 0.0, -9.81)
@@ -129,18 +123,7 @@ class FullOrderSolver:
 
         grip_poses: (g, 7) in the order of body.grips, or None where there are none.
         """
-        x = self.body.rest_positions.copy()
-        grips = self.body.grips
-        if grips:
-            poses = checked_poses(np.zeros((0, 7)) if grip_poses is None else grip_poses, "grip_poses")
-            if poses.shape != (len(grips), 7):
-                raise ValueError(
-                    f"grip_poses: shape {poses.shape}, expected ({len(grips)}, 7) for {self.body.grip_names}"
-                )
-            for grip, pose in zip(grips, poses, strict=True):
-                motion = compose(pose, inverse(grip.rest_pose))
-                x[grip.vertices] = transform_points(motion, self.body.rest_positions[grip.vertices])
-        return x
+        return held_positions(self.body, grip_poses)
 
     def step(
         self,
@@ -176,7 +159,7 @@ class FullOrderSolver:
             iterations += report.iterations
             if wanted <= parts or parts >= self._max_substeps:
                 break
-            parts = min(max(wanted, 2 * parts), self._max_substeps)
+            parts = rounded_parts(wanted, self._max_substeps)
         factorisations = self.newton.factor.factorisations - made
         return after, replace(report, iterations=iterations, factorisations=factorisations)
 
@@ -211,8 +194,7 @@ class FullOrderSolver:
             last = part == parts
             poses = grip_poses
             if not last and grip_poses is not None and first.grip_poses is not None:
-                stamps, pairs = np.array([0, parts]), zip(first.grip_poses, grip_poses, strict=True)
-                poses = np.array([interpolate(stamps, np.stack(pair), part) for pair in pairs])
+                poses = poses_between(first.grip_poses, grip_poses, part, parts)
             here, there = between(begin, end, part - 1, parts), between(begin, end, part, parts)
             weights = step_weights(self.integrator, self.time_step, state.ages, h)
             x, report = self._part(state, material, poses, external_force, (here, there), h, weights, report)
@@ -221,11 +203,8 @@ class FullOrderSolver:
                 motion = self.outside.motion(state.positions, here, x, there)
                 y = np.tensordot(weights.predictor, state.history, axes=1)
                 flight = self.outside.motion(state.positions, here, y, there)
-                needed = max(parts_needed(motion, band), parts_needed_to_turn(flight, motion, band))
-                # twice what was aimed at is let pass: the flight foresees what happens only so well
-                if needed > 2.0:
-                    wanted = max(wanted, rounded_parts(needed * parts, self._max_substeps))
-                if too_deep(motion, band) or report.result is not SolveResult.CONVERGED:
+                wanted = max(wanted, parts_wanted(flight, motion, band, parts))
+                if report.result is not SolveResult.CONVERGED:
                     wanted = max(wanted, 2 * parts)
                 report = replace(report, penetration=max(0.0, -float(motion.after.min(initial=0.0))))
             report = replace(report, start=state)
@@ -300,7 +279,7 @@ class FullOrderSolver:
     ) -> tuple[FullOrderState, StepReport]:
         """Static equilibrium under gravity, hung weights, external_force, cables and contact without friction.
 
-        It is approached in load_steps, in which loads grow from nothing and grips move from rest.
+        It is approached in load_steps, in which dead loads grow from nothing and grips move from rest.
         """
         x = self.body.rest_positions.copy()
         held = self.held_positions(grip_poses)[self._held]
@@ -396,14 +375,7 @@ class FullOrderSolver:
         """Force and moment (g, 6), N and N m, that the body exerts on each grip, in the grip's frame."""
         reactions = np.zeros_like(after.positions)
         reactions[self._held] = self.held_reactions(before, after, material)
-        wrenches = np.zeros((len(self.body.grips), 6))
-        for k, (grip, pose) in enumerate(zip(self.body.grips, checked_poses(grip_poses), strict=True)):
-            force = -reactions[grip.vertices]
-            arm = after.positions[grip.vertices] - pose[:3]
-            rotation = rotation_matrix(pose)
-            wrenches[k, :3] = rotation.T @ force.sum(axis=0)
-            wrenches[k, 3:] = rotation.T @ np.cross(arm, force).sum(axis=0)
-        return wrenches
+        return grip_wrenches(self.body, after.positions, reactions, grip_poses)
 
     def deformation_gradients(self, state: FullOrderState) -> NDArray[np.float64]:
         """F (s, 3, 3) at every quadrature sample."""

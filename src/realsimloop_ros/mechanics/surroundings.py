@@ -60,15 +60,22 @@ class Instant(NamedTuple):
     anchors: NDArray[np.float64] | Float[Array, "w 3"]
 
 
+def poses_between(
+    first: NDArray[np.float64], second: NDArray[np.float64], part: int, parts: int
+) -> NDArray[np.float64]:
+    """Poses (p, 7) after `part` of `parts` equal parts of the way from first to second."""
+    stamps = np.array([0, parts])
+    poses = [interpolate(stamps, np.stack(pair), part) for pair in zip(first, second, strict=True)]
+    return np.reshape(poses, (-1, 7))
+
+
 def between(first: Instant, second: Instant, part: int, parts: int) -> Instant:
     """The instant after `part` of `parts` equal parts of the way from first to second."""
     if part == parts:
         return second
     fraction = part / parts
-    stamps = np.array([0, parts])
-    poses = [interpolate(stamps, np.stack(pair), part) for pair in zip(first.poses, second.poses, strict=True)]
     return Instant(
-        np.reshape(poses, (-1, 7)),
+        poses_between(np.asarray(first.poses), np.asarray(second.poses), part, parts),
         (1.0 - fraction) * first.lengths + fraction * second.lengths,
         (1.0 - fraction) * first.anchors + fraction * second.anchors,
     )
