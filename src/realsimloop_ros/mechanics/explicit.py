@@ -31,7 +31,7 @@ from realsimloop_ros.mechanics.element_forces import (
 from realsimloop_ros.mechanics.elements import hung_masses, lumped_volumes, quadrature
 from realsimloop_ros.mechanics.full_order import STANDARD_GRAVITY
 from realsimloop_ros.mechanics.laws import MaterialLaw, lame_parameters
-from realsimloop_ros.mechanics.material import Material
+from realsimloop_ros.mechanics.material import Material, check_zones
 
 # a run ends as UNSTABLE where the mechanical energy has grown by this share of the largest sum of its parts
 _GROWTH = 0.1
@@ -169,7 +169,7 @@ class ExplicitSolver:
         """The largest stable step about positions (n, 3), m (at rest if not given), by the stiffest mode.
 
         With damping it is a bound from below: the largest frequency and the largest damping are taken together,
-        or, in explicit Euler, the smallest damping per stiffness.
+        or, in explicit Euler, the smallest damping per stiffness. Raises ValueError where no stiffness is positive.
         """
         motion, on_device = self._motion(material)
         x = jnp.asarray(self.body.rest_positions if positions is None else positions)
@@ -183,7 +183,13 @@ class ExplicitSolver:
             # a thousandth of the eigenvalue: a two-thousandth of the step
             return float(eigsh(operator, k=1, which="LA", tol=1e-3, v0=start, return_eigenvectors=False)[0])
 
-        squared = largest_of(_scaled_stiffness)
+        probe = _scaled_stiffness(motion, on_device, x, jnp.ones_like(x))
+        squared = largest_of(_scaled_stiffness) if np.isfinite(np.asarray(probe)).all() else np.nan
+        if not squared > 0.0:
+            raise ValueError(
+                f"material: {tuple(map(np.ndarray.tolist, map(np.asarray, material)))} has no positive stiffness; "
+                "make it with material_of"
+            )
         damping = self.mass_damping
         if motion.viscous or damping:
             damping = largest_of(_scaled_damping)
@@ -211,6 +217,7 @@ class ExplicitSolver:
         """
         if every < 1 or steps % every:
             raise ValueError(f"every: {every}, expected a divisor of {steps} steps")
+        check_zones(self.body, material)
         motion, on_device = self._motion(material)
         implicit = self.scheme is ExplicitScheme.SEMI_IMPLICIT_EULER
         x, v = jnp.asarray(state.positions), jnp.asarray(state.velocities)
