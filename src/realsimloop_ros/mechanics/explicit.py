@@ -169,7 +169,8 @@ class ExplicitSolver:
         """The largest stable step about positions (n, 3), m (at rest if not given), by the stiffest mode.
 
         With damping it is a bound from below: the largest frequency and the largest damping are taken together,
-        or, in explicit Euler, the smallest damping per stiffness. Raises ValueError where no stiffness is positive.
+        or, in explicit Euler, the smallest damping per stiffness. Raises ValueError where no stiffness is
+        positive.
         """
         motion, on_device = self._motion(material)
         x = jnp.asarray(self.body.rest_positions if positions is None else positions)
