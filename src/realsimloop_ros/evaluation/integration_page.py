@@ -41,6 +41,23 @@ and its picture are written by
 * *damping*: logarithmic decrement per period beyond that of the reference, which is what the integrator adds.
 * *cost*: processor time per simulated second, one thread, after compilation.
 """
+_CONCLUSION = """## What it says
+
+* Explicit Euler gains energy in every undamped mode at any step, and ends so soon that no row of it is complete.
+  With damping it is stable, and ten times less exact than semi-implicit Euler at the same step.
+* Semi-implicit Euler keeps the energy and needs no solver, but its step follows the stiffest mode of the mesh, 350
+  times as fast as the swing: it shortens with the elements, with viscosity and as nu nears a half. Undamped, on a
+  mesh as small as this one, it is the cheapest of all; with the real beam's viscosity BDF2 comes to an error below
+  1 % at two thirds of what its longest step costs.
+* Implicit Euler takes the swing away: at 1 ms still half as much per period as the real beam's own damping. A
+  viscosity identified with it would be its own.
+* BDF2 adds next to no damping from 4 ms on. Its swing is too slow by 13, 4, 1.2, 0.3 and 0.08 % as the step halves:
+  a swing of 8 Hz wants 240 steps a second or more.
+* What speaks for implicit steps is the reduced model: it has none of the stiff modes and solves a step in a
+  millisecond or so, so that the step can be that of what is to be seen, and slow motions of grips cost no more.
+* BDF2 is of second order only from a past that continues the motion. Where acceleration jumps, as in a body let go
+  from rest, it lags by two thirds of a step ever after; here it begins from the past of a body thrown up to rest.
+"""
 
 
 def _number(value: float | None, digits: int = 3) -> str:
@@ -97,11 +114,12 @@ def page(rows: Sequence[Row]) -> str:
             cost = float(np.exp(np.mean(np.log(costs))))
             errors = {name: at_equal_cost(rows, damping, scheme, cost) for scheme, name in _NAMES.items()}
             listed = ", ".join(
-                f"{name} {'not within what was measured' if error is None else f'{error:.2g} %'}"
+                f"{name} {'cannot be run at that' if error is None else f'{error:.2g} %'}"
                 for name, error in errors.items()
             )
             parts.append(f"\nAt equal cost, {cost:.2g} s per simulated second: {listed}.\n")
     parts.append("![Error against step and against cost, for both dampings](images/integrators.png)\n")
+    parts.append(_CONCLUSION)
     return "\n".join(parts)
 
 
