@@ -51,8 +51,8 @@ _CONCLUSION = """## What it says
   1 % at two thirds of what its longest step costs.
 * Implicit Euler takes the swing away: at 1 ms still half as much per period as the real beam's own damping. A
   viscosity identified with it would be its own.
-* BDF2 adds next to no damping from 4 ms on. Its swing is too slow by 13, 4, 1.2, 0.3 and 0.08 % as the step halves:
-  a swing of 8 Hz wants 240 steps a second or more.
+* BDF2 adds next to no damping from 4 ms on. Its swing is too slow by 13, 4, 1.2, 0.3 and 0.08 % as the step
+  halves: a swing of 8 Hz wants 240 steps a second or more.
 * What speaks for implicit steps is the reduced model: it has none of the stiff modes and solves a step in a
   millisecond or so, so that the step can be that of what is to be seen, and slow motions of grips cost no more.
 * BDF2 is of second order only from a past that continues the motion. Where acceleration jumps, as in a body let go
