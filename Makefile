@@ -14,11 +14,11 @@ PIP_INSTALL = $(PYTHON_IN_VENV) -m pip install -q -c constraints.txt
 export AMENT_PREFIX_PATH = $(abspath $(VENV))
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: help setup demo test bench lint format clean
+.PHONY: help setup demo test bench ablation-integration lint format clean
 .DEFAULT_GOAL := help
 
 help: ## show this list
-	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 16
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 26
 
 setup: $(STAMPS)/package ## make the environment: packages, ROS wheels, messages
 
@@ -30,6 +30,9 @@ test: setup $(STAMPS)/checks ## run the tests
 
 bench: setup ## time a step and a window gradient, full order beside reduced
 	$(PYTHON_IN_VENV) -m realsimloop_ros.evaluation.bench
+
+ablation-integration: setup ## compare four time integrators on a swinging beam, and write docs/integrators.md
+	$(PYTHON_IN_VENV) -m realsimloop_ros.evaluation.integration_ablation --out $(OUT)/bench --docs docs
 
 lint: setup $(STAMPS)/checks ## style, format, types, order of the parts
 	$(VENV)/bin/ruff check .

@@ -47,7 +47,9 @@ def end_poses(twist: float, stretch: float) -> NDArray[np.float64]:
     for grip, way in zip(BODY.grips, (-0.5, 0.5), strict=True):
         turn = Rotation.from_rotvec([way * twist, 0.0, 0.0])
         pose = grip.rest_pose
-        poses.append(make_pose([*pose[:3], way * stretch, 0.0, 0.0], turn * Rotation.from_quat(pose[3:])))
+        poses.append(
+            make_pose(pose[:3] + np.array([way * stretch, 0.0, 0.0]), turn * Rotation.from_quat(pose[3:]))
+        )
     return np.array(poses)
 
 

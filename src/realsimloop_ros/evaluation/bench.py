@@ -1,7 +1,8 @@
 """`make bench`: time per step and per window gradient, full order beside reduced, in one run.
 
 Both walk the same grip motion of the shipped dual-arm bar with the same law, time step and integrator. A window
-gradient is a rollout over all steps of w frames together with the derivatives of every state along log E and nu.
+gradient is a rollout over all steps of w frames together with the derivatives of every state along log E and nu;
+in full order, the faster of these and of the adjoint of a loss of all positions.
 What is compared takes turns, repetition by repetition, so that a machine that is busy for a while is busy for
 all. Times are medians, with their tenth and ninetieth percentiles; ratios are of medians.
 """
@@ -116,8 +117,8 @@ def grip_motion(reduced: ReducedBody) -> NDArray[np.float64]:
     return random_grip_motion(reduced.body, settings, np.random.default_rng(5))
 
 
-def full_order_works(reduced: ReducedBody, poses: NDArray[np.float64]) -> tuple[Work, Work]:
-    """Steps one by one, and a window gradient, in full space."""
+def full_order_works(reduced: ReducedBody, poses: NDArray[np.float64]) -> tuple[Work, Work, Work]:
+    """Steps one by one, and a window gradient by tangents and by the adjoint, in full space."""
     solver = DifferentiableFullOrderSolver(
         reduced.body, StableNeoHookean(), time_step=TIME_STEP, integrator=BDF2, move_tolerance=1e-8
     )
@@ -142,7 +143,17 @@ def full_order_works(reduced: ReducedBody, poses: NDArray[np.float64]) -> tuple[
             state, tangents, report = solver.step_with_tangents(state, tangents, _MATERIAL, _DIRECTIONS, pose)
             checked(report.result)
 
-    return steps, lambda: [timed(window)]
+    loss_gradients = np.ones((len(poses), *first.history.shape[1:]))
+
+    def swept() -> None:
+        state, path = first, []
+        for pose in poses:
+            state, report = solver.step(state, _MATERIAL, pose)
+            checked(report.result)
+            path.append(state.positions)
+        solver.adjoint(first, np.array(path), _MATERIAL, loss_gradients)
+
+    return steps, lambda: [timed(window)], lambda: [timed(swept)]
 
 
 def reduced_works(reduced: ReducedBody, poses: NDArray[np.float64]) -> tuple[Work, Work]:
@@ -170,7 +181,8 @@ def measured(reduced: ReducedBody, settings: Settings, console: Console) -> tupl
     complete = ReducedBody(reduced.body, reduced.basis, *every_sample(reduced.body), reduced.card)
     bodies = {"cubature": reduced, "all_samples": complete}
     works: dict[str, Work] = {}
-    works["full order, step"], works["full order, window gradient"] = full_order_works(reduced, poses)
+    full_order = ("full order, step", "full order, window gradient", "full order, window adjoint")
+    works |= dict(zip(full_order, full_order_works(reduced, poses), strict=True))
     for label, body in bodies.items():
         works[f"{label}, step"], works[f"{label}, window gradient"] = reduced_works(body, poses)
     timings = taking_turns(works, settings.repetitions, console)
@@ -183,7 +195,8 @@ def measured(reduced: ReducedBody, settings: Settings, console: Console) -> tupl
     )
     for heading in ("", "step", "p10 - p90", "ratio", "window gradient", "p10 - p90", "ratio"):
         table.add_column(heading, justify="right" if heading else "left", no_wrap=True)
-    full_step, full_gradient = timings["full order, step"], timings["full order, window gradient"]
+    full_step = timings[full_order[0]]
+    full_gradient = min((timings[name] for name in full_order[1:]), key=lambda timing: timing.median_ms)
     table.add_row("full order", *full_step.cells(), "1", *full_gradient.cells(), "1")
     rows = []
     for label, body in bodies.items():

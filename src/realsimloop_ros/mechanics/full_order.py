@@ -34,7 +34,7 @@ from realsimloop_ros.mechanics.elements import hung_masses, lumped_volumes, quad
 from realsimloop_ros.mechanics.holds import grip_wrenches, held_positions
 from realsimloop_ros.mechanics.integrators import BDF2, Integrator, StepWeights, ages_after, step_weights
 from realsimloop_ros.mechanics.laws import MaterialLaw
-from realsimloop_ros.mechanics.material import Material
+from realsimloop_ros.mechanics.material import Material, check_zones
 from realsimloop_ros.mechanics.newton import Newton, Objective, SolveResult
 from realsimloop_ros.mechanics.states import FullOrderState, StepReport
 from realsimloop_ros.mechanics.substeps import parts_needed, parts_wanted, rounded_parts
@@ -75,10 +75,16 @@ class FullOrderSolver:
         max_substeps: int = 32,
         guided: NDArray[np.bool_] | None = None,
     ) -> None:
-        if not (np.isfinite(time_step) and time_step > 0.0):
+        # its square, and that of its inverse, are numbers
+        if not 1e-100 < time_step < 1e100:
             raise ValueError(f"time_step: {time_step}, expected a positive number of seconds")
-        if max_substeps < 1:
-            raise ValueError(f"max_substeps: {max_substeps}, expected at least 1")
+        for name, count in (("max_iterations", max_iterations), ("max_substeps", max_substeps)):
+            if count < 1:
+                raise ValueError(f"{name}: {count}, expected at least 1")
+        if not 0.0 <= mass_damping < np.inf:
+            raise ValueError(f"mass_damping: {mass_damping}, expected 1/s >= 0")
+        if move_tolerance is not None and not 0.0 < move_tolerance < np.inf:
+            raise ValueError(f"move_tolerance: {move_tolerance}, expected a positive length in m")
         if guided is not None and guided.shape != body.rest_positions.shape:
             raise ValueError(f"guided: shape {guided.shape}, expected {body.rest_positions.shape} as the vertices")
         self.body = body
@@ -86,6 +92,8 @@ class FullOrderSolver:
         self.time_step = float(time_step)
         self.integrator = integrator
         self.gravity = np.asarray(gravity, dtype=np.float64)
+        if self.gravity.shape != (3,) or not np.isfinite(self.gravity).all():
+            raise ValueError(f"gravity: {self.gravity.tolist()}, expected three finite numbers in m/s^2")
         self.mass_damping = float(mass_damping)
         self._volumes = lumped_volumes(body)
         self._hung_masses = hung_masses(body)
@@ -138,9 +146,10 @@ class FullOrderSolver:
         external_force: (n, 3) N, dead loads beside gravity. Returns the new state and how the solve ended; a
         state that is not CONVERGED is the best found, and finite unless `state` or `grip_poses` were not.
 
-        Raises ValueError where `state` is of another integrator or body, `grip_poses` is no set of poses, or
-        surroundings do not fit contact and cables.
+        Raises ValueError where `state` is of another integrator or body, `material` has other zones, `grip_poses`
+        is no set of poses, external_force has another shape, or surroundings do not fit contact and cables.
         """
+        self._check(material, external_force)
         expected = (self.integrator.history, *self.body.rest_positions.shape)
         if state.history.shape != expected:
             raise ValueError(
@@ -279,8 +288,11 @@ class FullOrderSolver:
     ) -> tuple[FullOrderState, StepReport]:
         """Static equilibrium under gravity, hung weights, external_force, cables and contact without friction.
 
-        It is approached in load_steps, in which dead loads grow from nothing and grips move from rest.
+        It is approached in load_steps, in which dead loads grow from nothing and grips move from rest. Raises as step.
         """
+        self._check(material, external_force)
+        if load_steps < 1:
+            raise ValueError(f"load_steps: {load_steps}, expected at least 1")
         x = self.body.rest_positions.copy()
         held = self.held_positions(grip_poses)[self._held]
         instant = self.outside.instant(surroundings)
@@ -354,6 +366,14 @@ class FullOrderSolver:
         """Tension (w,), N, of each cable by the elastic forces at the vertices it is attached to."""
         forces = jnp.asarray(self.elastic_forces(state, material))
         return np.array([float(tension_from_nodal_forces(forces, clique)) for clique in self.outside.cliques])
+
+    def _check(self, material: Material, external_force: NDArray[np.float64] | None) -> None:
+        check_zones(self.body, material)
+        expected = self.body.rest_positions.shape
+        if external_force is not None and np.shape(external_force) != expected:
+            raise ValueError(
+                f"external_force: shape {np.shape(external_force)}, expected {expected} as the vertices"
+            )
 
     def _weights_between(self, before: FullOrderState, after: FullOrderState) -> StepWeights:
         part = None if after.ages is None else float(after.ages[1])

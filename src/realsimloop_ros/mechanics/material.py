@@ -66,3 +66,13 @@ def material_of(
         if not (np.isfinite(rho[k]) and rho[k] > 0.0):
             raise InvalidMaterialError(f"{zone}.density: {rho[k]}, expected a positive value in kg/m^3")
     return Material(e, nu, eta, rho)  # type: ignore[arg-type]
+
+
+def check_zones(body: Body, material: Material) -> None:
+    """Raises InvalidMaterialError unless every field has one value per zone of the body."""
+    zones = body.zone_names
+    for label, values in material._asdict().items():
+        if np.shape(values) != (len(zones),):
+            raise InvalidMaterialError(
+                f"{label}: shape {np.shape(values)}, expected one value per zone of {zones}; use material_of"
+            )
