@@ -1,4 +1,4 @@
-"""The autoencoder: zero at rest, at least as good as the linear subspace that it starts from, the same every time."""
+"""The autoencoder: zero at rest, better than the linear subspace that it starts from, the same every time."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ def test_weights_of_a_bar_are_the_sines_between_its_ends() -> None:
         sine = np.sin((k + 1) * np.pi * x)
         sine /= np.sqrt(shares(body) @ sine**2)
         found = weights[:, k] / np.sqrt(shares(body) @ weights[:, k] ** 2)
-        # lumped masses weigh middles of edges more than corners: the cosine of the angle to the sine is off by 0.0015
+        # lumped masses weigh middles of edges more than corners: the cosine to the sine is 0.0015 off
         assert abs(shares(body) @ (sine * found)) > 0.995
         np.testing.assert_array_equal(weights[body.held_vertices, k], 0.0)
 
