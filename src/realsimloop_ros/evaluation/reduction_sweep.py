@@ -40,18 +40,6 @@ from realsimloop_ros.reduction.skinning_modes import skinning_basis
 from realsimloop_ros.reduction.snapshots import SnapshotSettings, random_grip_motion
 from realsimloop_ros.reduction.subspaces import KINDS
 
-# the figures of a row that are measured, and those that say of what
-MEASURED = (
-    "rms_percent",
-    "p99_percent",
-    "step_ms",
-    "full_step_ms",
-    "window_gradient_ms",
-    "full_window_gradient_ms",
-    "diverged",
-)
-IDENTITY = ("subspace", "element_order", "r", "cubature", "tets")
-
 
 @dataclass(frozen=True)
 class SweepSettings:
@@ -73,12 +61,12 @@ class SweepSettings:
 
 QUICK = SweepSettings(
     divisions=(10, 1, 1),
-    kinds=("principal", "autoencoder"),
+    kinds=("principal",),
     element_orders=(2,),
     sizes=(4,),
-    meshes=((10, 1, 1), (12, 2, 2)),
+    meshes=((12, 1, 1),),
     mesh_size=12,
-    snapshots=SnapshotSettings(trajectories=4, steps=12, keyframes=1, twist=0.4, bend=0.1, shift=0.01, every=1),
+    snapshots=SnapshotSettings(trajectories=3, steps=10, keyframes=1, twist=0.4, bend=0.1, shift=0.01, every=1),
     repetitions=1,
     steps=6,
     full_order_tets=100,
