@@ -28,8 +28,9 @@ demo: setup ## run the dual-arm cell as separate processes and write out/demo/re
 test: setup $(STAMPS)/checks ## run the tests
 	$(PYTHON_IN_VENV) -m pytest
 
-bench: setup ## time a step and a window gradient, full order beside reduced
+bench: setup ## time full order beside reduced, then sweep over models (hours; resumes), write docs/reduction.md
 	$(PYTHON_IN_VENV) -m realsimloop_ros.evaluation.bench
+	$(PYTHON_IN_VENV) -m realsimloop_ros.evaluation.reduction_sweep --docs docs
 
 ablation-integration: setup ## compare four time integrators on a swinging beam, and write docs/integrators.md
 	$(PYTHON_IN_VENV) -m realsimloop_ros.evaluation.integration_ablation --out $(OUT)/bench --docs docs

@@ -14,6 +14,10 @@ Job = TypeVar("Job")
 Result = TypeVar("Result")
 
 
+class MissingRayError(ValueError):
+    """A Ray cluster is asked for where Ray is not installed."""
+
+
 def map_jobs(
     function: Callable[[Job], Result],
     jobs: Sequence[Job],
@@ -57,7 +61,10 @@ def _on_ray(function: Callable[[Job], Result], jobs: Iterable[Job], address: str
     try:
         import ray
     except ImportError as error:
-        raise RuntimeError("ray is not installed; install the extra `ray`, or leave --ray out") from error
+        raise MissingRayError(
+            f"--ray {address}: ray is not installed; install the extra `ray`, or leave --ray out to use local "
+            "processes"
+        ) from error
     ray.init(address=address, ignore_reinit_error=True)
     remote = ray.remote(function)
     waiting = {remote.remote(job): index for index, job in enumerate(jobs)}

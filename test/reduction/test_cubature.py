@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from functools import cache
 
 import equinox as eqx
@@ -16,10 +17,12 @@ from realsimloop_ros.dynamics.stepper import (
     place,
     static_problem,
 )
+from realsimloop_ros.mechanics.elements import quadrature
 from realsimloop_ros.mechanics.integrators import BDF2
 from realsimloop_ros.mechanics.material import Material
-from realsimloop_ros.reduction.cubature import Cubature, fit_cubature
-from realsimloop_ros.reduction.model import ReducedModel
+from realsimloop_ros.reduction.cubature import Cubature, fit_cubature, guard_weights
+from realsimloop_ros.reduction.cubature_checks import FittedRange, fitted_range, stiffness_deviation
+from realsimloop_ros.reduction.model import ReducedModel, every_sample
 from realsimloop_ros.reduction.snapshots import SnapshotSettings, random_grip_motion
 from reduced_bodies import gripped_bar, smooth_reduced_body
 
@@ -36,7 +39,7 @@ static, placed = eqx.filter_jit(static_problem), eqx.filter_jit(place)
 
 @cache
 def fitted(samples: int, seed: int = 0) -> Cubature:
-    return fit_cubature(EVERY, POSES, LATENTS, samples, states=30, seed=seed)
+    return fit_cubature(REDUCED, POSES, LATENTS, samples, states=30, seed=seed)
 
 
 def model_of(cubature: Cubature) -> ReducedModel:
@@ -66,7 +69,7 @@ def test_weights_are_positive_and_samples_are_chosen_once() -> None:
     assert (cubature.weight > 0.0).all()
     assert len(np.unique(cubature.index)) == len(cubature.index)
     assert (np.diff(cubature.index) > 0).all()
-    assert 40 <= len(cubature.index) <= 44  # batches of a tenth are added
+    assert len(cubature.index) == 40
     assert cubature.index.max() < 240
 
 
@@ -101,6 +104,92 @@ def test_weights_stand_for_the_volume_that_can_be_strained() -> None:
 
 
 def test_the_same_seed_gives_the_same_samples() -> None:
-    again = fit_cubature(EVERY, POSES, LATENTS, 40, states=30, seed=0)
+    again = fit_cubature(REDUCED, POSES, LATENTS, 40, states=30, seed=0)
     np.testing.assert_array_equal(again.index, fitted(40).index)
     np.testing.assert_array_equal(again.weight, fitted(40).weight)
+
+
+# -- zones -----------------------------------------------------------------------------------------------------
+
+TWO_ZONES = gripped_bar(
+    zones=[
+        {"name": "left", "density": 1070.0},
+        {"name": "right", "density": 1070.0, "region": {"minimum": [0.0, None, None]}},
+    ]
+)
+ZONED = type(REDUCED)(TWO_ZONES, REDUCED.basis, REDUCED.sample_index, REDUCED.sample_weight, {})
+
+
+@pytest.mark.parametrize("ratio", [0.01, 100.0])
+def test_zones_of_any_moduli_are_each_right(ratio: float) -> None:
+    cubature = fit_cubature(ZONED, POSES, LATENTS, 80, states=30)
+    every = ZONED.model()
+    chosen = type(ZONED)(TWO_ZONES, ZONED.basis, cubature.index, cubature.weight, {}).model()
+    material = Material(jnp.array([2e5, 2e5 * ratio]), jnp.full(2, 0.46), jnp.zeros(2), jnp.full(2, 1070.0))
+    latent = jnp.asarray(3e-3 * np.random.default_rng(4).standard_normal(6))
+    nothing = no_surroundings(every.dtype)
+    (force, stiffness), (force_of_all, stiffness_of_all) = (
+        derivatives(
+            m,
+            WEIGHTLESS,
+            static(m, WEIGHTLESS, placed(m, jnp.asarray(POSES[7]), nothing, nothing, 1.0), material),
+            material,
+            latent,
+        )
+        for m in (chosen, every)
+    )
+    # twice the samples of one zone for two: as exact as one zone alone
+    assert np.linalg.norm(force - force_of_all) < 0.05 * np.linalg.norm(force_of_all)
+    assert np.linalg.norm(stiffness - stiffness_of_all) < 0.05 * np.linalg.norm(stiffness_of_all)
+
+
+# -- guards ----------------------------------------------------------------------------------------------------
+
+
+def test_every_neighbourhood_keeps_some_weight() -> None:
+    every = quadrature(REDUCED.body)
+    # of two states, a handful of samples explains all
+    cubature = fit_cubature(REDUCED, POSES[:2], LATENTS[:2], 40, states=2, scales=(0.0,))
+    x = np.einsum("sa,sai->si", every.values, REDUCED.body.rest_positions[every.nodes])[:, 0]
+    free = x[np.abs(x) < 0.08]
+    for low in np.linspace(free.min(), free.max(), 5)[:-1]:
+        inside = (x[cubature.index] >= low) & (x[cubature.index] <= low + 0.04)
+        assert inside.any()
+        # four fifths of the guards lie elsewhere; each stands for a tenth of its neighbourhood at the least
+        held = (every.volume[cubature.index] * cubature.weight)[inside].sum()
+        assert held > 0.05 * every.volume[(x >= low) & (x <= low + 0.04)].sum()
+
+
+def test_the_guards_of_a_zone_are_its_own() -> None:
+    every = quadrature(TWO_ZONES)
+    least = guard_weights(TWO_ZONES, every, np.arange(len(every.volume)), 2)
+    guards = np.flatnonzero(least)
+    assert sorted(every.zone[guards]) == [0, 1]
+    np.testing.assert_allclose(least[guards] * every.volume[guards], 0.1 * 0.5 * every.volume.sum())
+
+
+# -- what a cubature does not see ------------------------------------------------------------------------------
+
+
+def test_a_direction_without_resistance_is_found() -> None:
+    # the right half is left out: what bends there alone costs nothing
+    every = quadrature(REDUCED.body)
+    x = np.einsum("sa,sai->si", every.values, REDUCED.body.rest_positions[every.nodes])[:, 0]
+    left = np.flatnonzero(x < 0.0)
+    half = Cubature(left, np.full(len(left), 2.0), 0.0)
+    deviation = stiffness_deviation(REDUCED, half, POSES, 0.1 * LATENTS, states=4, scales=(0.1,))
+    whole = stiffness_deviation(REDUCED, Cubature(*every_sample(REDUCED.body), 0.0), POSES, LATENTS, states=4)
+    assert deviation.softest < -0.3
+    assert deviation.stiffest > 0.3
+    assert abs(whole.softest) < 1e-9  # rounding
+    assert abs(whole.stiffest) < 1e-9
+
+
+def test_states_outside_the_fitted_range_are_flagged() -> None:
+    known = fitted_range(LATENTS)
+    assert known.excess(LATENTS).max() == pytest.approx(1.0)
+    assert known.excess(LATENTS.mean(axis=0)) == 0.0
+    outside = LATENTS.mean(axis=0) + 2.0 * known.limit * np.eye(6) * known.spread
+    np.testing.assert_allclose(known.excess(outside), 2.0)
+    again = FittedRange.from_card(json.loads(json.dumps(known.as_card())))
+    np.testing.assert_array_equal(again.excess(outside), known.excess(outside))

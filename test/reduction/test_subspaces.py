@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+from functools import cache
+from pathlib import Path
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,10 +13,21 @@ import pytest
 
 from realsimloop_ros.body.body import Body
 from realsimloop_ros.mechanics.elements import lumped_masses
+from realsimloop_ros.reduction.autoencoder import TrainingSettings
 from realsimloop_ros.reduction.grip_warp import grip_warp, warped
+from realsimloop_ros.reduction.model import ReducedBody, every_sample
 from realsimloop_ros.reduction.snapshots import Snapshots, SnapshotSettings, random_grip_motion
-from realsimloop_ros.reduction.subspaces import local_displacements, principal_basis
-from reduced_bodies import clamped_beam, gripped_bar
+from realsimloop_ros.reduction.subspaces import (
+    KINDS,
+    Subspace,
+    load_subspace,
+    local_displacements,
+    make_subspace,
+    principal_basis,
+    projection_error,
+    save_subspace,
+)
+from reduced_bodies import clamped_beam, gripped_bar, smooth_reduced_body
 
 BODY = gripped_bar()
 COUNT, RANK = 30, 7
@@ -91,3 +106,81 @@ def test_what_the_warp_leaves_over_is_measured_in_its_turned_frame() -> None:
     # positions of a decimetre in float32
     np.testing.assert_allclose(found[:3], expected, atol=2e-8)
     np.testing.assert_array_equal(found[:, BODY.held_vertices], 0.0)
+
+
+# -- by name ---------------------------------------------------------------------------------------------------
+
+
+def motion(seed: int) -> Snapshots:
+    """Twelve states of the bar whose local displacements are smooth and curved in two amounts."""
+    random = np.random.default_rng(seed)
+    poses = random_grip_motion(BODY, SnapshotSettings(steps=12, every=1), random)
+    a, b = 1e-2 * random.uniform(-1.0, 1.0, (2, 12))
+    amounts = np.stack([a, b, 30.0 * a * b, 20.0 * a**2], axis=1)
+    basis = smooth_reduced_body(BODY, 4).basis
+    base, turn = jax.vmap(lambda pose: warped(grip_warp(BODY), pose))(jnp.asarray(poses))
+    x = np.asarray(base) + np.einsum("knij,njr,kr->kni", np.asarray(turn), basis, amounts)
+    return Snapshots(poses, x.astype(np.float32), np.arange(12), np.zeros(3), 1e5, 0.45, 1 / 60)
+
+
+LEARNT, HELD_OUT = [motion(seed) for seed in range(12)], [motion(seed) for seed in (100, 101)]
+TINY = TrainingSettings(hidden=(16, 16), epochs=150, patience=150, batch=16)
+
+
+@cache
+def made(kind: str, size: int = 2) -> Subspace:
+    return make_subspace(kind, BODY, LEARNT, HELD_OUT, size, training=TINY)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_gives_a_body_that_can_be_simulated(kind: str) -> None:
+    subspace = made(kind)
+    reduced = ReducedBody(BODY, subspace.basis, *every_sample(BODY), subspace.card, subspace.decoder)
+    assert reduced.latent_size == 2
+    assert subspace.latents.shape == (12 * 12, 2)
+    gram = np.einsum("n,nir,nis->rs", shares(BODY), subspace.basis, subspace.basis)
+    np.testing.assert_allclose(gram, np.eye(len(gram)), atol=1e-12)  # rounding
+    assert json.loads(json.dumps(subspace.card)) == subspace.card
+    assert subspace.card["subspace"] == kind
+    assert subspace.card["projection_held_out"]["rms"] <= subspace.card["projection_held_out"]["p99"]
+
+
+def test_the_autoencoder_beats_the_principal_directions_and_these_the_skinning_modes() -> None:
+    curved, straight, skinned = (
+        made(kind).card["projection_held_out"]["rms"] for kind in ("autoencoder", "principal", "skinning_modes")
+    )
+    assert curved < 0.7 * straight
+    assert straight < skinned
+    assert made("autoencoder").card["training"]["best_epoch"] > 0
+
+
+def test_the_projection_error_of_principal_directions_is_what_is_left_over() -> None:
+    subspace, given = made("principal"), local_displacements(BODY, HELD_OUT)
+    left = given - projected(BODY, subspace.basis, given)
+    error = projection_error(BODY, subspace, given)
+    assert error.rms == pytest.approx(np.sqrt((left**2).sum(axis=2).mean()))
+    assert error.maximum == pytest.approx(np.linalg.norm(left, axis=2).max())
+
+
+@pytest.mark.parametrize("kind", ["principal", "autoencoder"])
+def test_a_subspace_read_back_is_the_one_made(kind: str, tmp_path: Path) -> None:
+    subspace = made(kind)
+    save_subspace(tmp_path / "subspace.npz", subspace)
+    loaded = load_subspace(tmp_path / "subspace.npz")
+    np.testing.assert_array_equal(loaded.latents, subspace.latents)
+    np.testing.assert_array_equal(loaded.coordinates(), subspace.coordinates())
+    assert loaded.card == subspace.card
+    (tmp_path / "subspace.npz").write_bytes(b"nothing")
+    with pytest.raises(ValueError, match=r"subspace\.npz.*delete the file"):
+        load_subspace(tmp_path / "subspace.npz")
+
+
+def test_what_cannot_be_made_is_refused() -> None:
+    with pytest.raises(
+        ValueError, match="subspace: 'pca', expected one of principal, skinning_modes, autoencoder"
+    ):
+        make_subspace("pca", BODY, LEARNT, HELD_OUT, 2)
+    with pytest.raises(ValueError, match="latent_size: 0, expected a positive number"):
+        make_subspace("principal", BODY, LEARNT, HELD_OUT, 0)
+    with pytest.raises(ValueError, match="1 trajectories to learn from, an autoencoder needs at least two"):
+        make_subspace("autoencoder", BODY, LEARNT[:1], HELD_OUT, 2)

@@ -209,7 +209,7 @@ def _sampled(
         **error.as_card(),
     }
     _logger.info("held-out error with %d samples: %s", len(cubature.index), error)
-    reasons = _reasons_against(settings, error, reference, deviation)
+    reasons = reasons_against(settings, error, reference, deviation)
     if not reasons:
         return sampled
     _logger.warning(
@@ -222,9 +222,10 @@ def _sampled(
     return complete
 
 
-def _reasons_against(
+def reasons_against(
     settings: ReductionSettings, error: HeldOutError, reference: HeldOutError, deviation: StiffnessDeviation
 ) -> list[str]:
+    """Why a cubature with a held-out error must not replace all samples, with theirs; empty where it may."""
     size, reasons = error.size, []
     if error.diverged > reference.diverged:
         reasons.append(f"{error.diverged} of {error.rollouts} diverged, {reference.diverged} with all samples")

@@ -130,7 +130,7 @@ def train_autoencoder(
         at_zero = perceptron(layers[1], jnp.zeros(latent_size, jnp.float32))
         bent = jax.vmap(lambda z: perceptron(layers[1], z) - at_zero)(latent)
         found = bent + jnp.pad(latent, ((0, 0), (0, size - latent_size)))
-        return jnp.mean(jnp.sum((scale * (found - given)) ** 2, axis=1))
+        return jnp.mean(jnp.sum((scale[None] * (found - given)) ** 2, axis=1))
 
     @jax.jit
     def epoch(layers: tuple, moments: optax.OptState, key: Array) -> tuple:

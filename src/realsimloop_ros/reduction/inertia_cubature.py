@@ -9,11 +9,11 @@ x' = W' + Q' V c' (W' = W(g'), Q' = Q(g')) enters as
 
     V^T Q^T M (x' - W) = V^T M V c' + V^T Q^T M (W' - W + (Q' - Q) V c')
 
-and the first term is known exactly without any vertex. What the grips' motion adds, the second, vanishes while
-they rest: leave only this and gravity to the points. Measured on the bar between two arms (r = 48, held-out
-motions, BDF2, what an error of the sum moves the predicted body by, rms): summed over 96 points as a whole 50 um,
-in two terms 1.2 um; gravity 3 um. Products V^T M V v are fitted beside, so that the first form works too, with
-more points. Zones are summed apart, so that their densities may change.
+and the first term is known without any vertex. What the grips' motion adds, the second, vanishes while they rest.
+Measured on the bar between two arms (r = 48, held-out motions, BDF2, what an error of the sum moves the predicted
+body by, rms): summed over 96 points as a whole 50 um, in two terms 1.2 um; gravity 3 um. To the same end a model
+takes V^T M V of the same points: both sides of a step's balance then err alike, and the rest is a share of the
+acceleration. Products V^T M V v are fitted for that. Zones are summed apart, so that their densities may change.
 """
 
 from __future__ import annotations

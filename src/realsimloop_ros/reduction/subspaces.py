@@ -186,7 +186,8 @@ def _autoencoder(
     )
     card["coordinates"] = size
     card["singular_values"] = singular[: size + 1].tolist()
-    card["training"] = {**asdict(training), **asdict(report), "stopped_on": stopping}
+    own = {**asdict(training), "hidden": list(training.hidden)}
+    card["training"] = {**own, **asdict(report), "stopped_on": stopping}
     latents = np.asarray(trained.nearest(jnp.asarray(coordinates)))
     return Subspace(basis, latents, trained, card)
 

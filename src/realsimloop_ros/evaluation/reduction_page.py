@@ -1,0 +1,133 @@
+"""The page docs/reduction.md: tables and plots of a sweep over reduced models."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from realsimloop_ros.body.files import atomic_write
+
+_LABELS = {"principal": "principal", "skinning_modes": "skinning modes", "autoencoder": "autoencoder"}
+_COLOURS = {"principal": "tab:blue", "skinning_modes": "tab:green", "autoencoder": "tab:red"}
+_ELEMENTS = {1: "linear", 2: "quadratic"}
+
+
+def write_page(models: Sequence[dict], meshes: Sequence[dict], folder: Path) -> Path:
+    """Write reduction.md and images/ into a folder; rows as evaluation.reduction_sweep makes them."""
+    images = folder / "images"
+    images.mkdir(parents=True, exist_ok=True)
+    _save(_error_figure(models), images / "reduction_error.png")
+    _save(_cost_figure(meshes), images / "reduction_cost.png")
+    lines = [
+        "# Reduced models: accuracy and cost",
+        "",
+        "The 200 x 30 x 30 mm bar between two grips: random motions of both ends (twists to 1.2 rad, shifts to "
+        "30 mm per end, E 0.1-0.6 MPa, nu 0.40-0.48) that no model has learnt from, against the full-order "
+        "solution on the same mesh. Errors are distances of vertices over whole rollouts, in percent of the bar's length. "
+        "Times are medians, taken in turns with the full-order solver in one run; a window is 48 steps with the "
+        "derivatives of all states along log E and nu. Made by `make bench`, rows in "
+        "`out/bench/reduction.json`.",
+        "",
+        "![Held-out error against r](images/reduction_error.png)",
+        "",
+        *_model_table(models),
+        "",
+        "## Cost against mesh size",
+        "",
+        "Skinning modes, quadratic elements, at equal r and cubature.",
+        "",
+        "![Time of a step against mesh size](images/reduction_cost.png)",
+        "",
+        *_mesh_table(meshes),
+        "",
+    ]
+    path = folder / "reduction.md"
+    with atomic_write(path) as temporary:
+        temporary.write_text("\n".join(lines), encoding="utf-8")
+    return path
+
+
+def _save(figure: Figure, path: Path) -> None:
+    FigureCanvasAgg(figure)
+    with atomic_write(path) as temporary:
+        figure.savefig(temporary, format="png", dpi=110)
+
+
+def _number(value: float | None, digits: int = 3) -> str:
+    return "-" if value is None else f"{value:.{digits}g}"
+
+
+def _ratio(full: float | None, reduced: float | None) -> str:
+    return "-" if full is None or reduced is None else f"{full / reduced:.0f}"
+
+
+def _model_table(rows: Sequence[dict]) -> list[str]:
+    lines = [
+        "| subspace | elements | r | samples | rms % | p99 % | diverged | step ms | ratio | gradient ms | ratio |",
+        "|---|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for row in rows:
+        cells = (
+            _LABELS[row["subspace"]],
+            _ELEMENTS[row["element_order"]],
+            str(row["r"]),
+            f"{row['samples']}" + ("" if row["cubature"] else " (all)"),
+            _number(row["rms_percent"]),
+            _number(row["p99_percent"]),
+            str(row["diverged"]),
+            _number(row["step_ms"]),
+            _ratio(row["full_step_ms"], row["step_ms"]),
+            _number(row["window_gradient_ms"]),
+            _ratio(row["full_window_gradient_ms"], row["window_gradient_ms"]),
+        )
+        lines.append("| " + " | ".join(cells) + " |")
+    return lines
+
+
+def _mesh_table(rows: Sequence[dict]) -> list[str]:
+    lines = ["| tets | step ms | full-order step ms | window gradient ms |", "|---|---|---|---|"]
+    for row in sorted(rows, key=lambda row: row["tets"]):
+        cells = (
+            str(row["tets"]),
+            *(_number(row[key]) for key in ("step_ms", "full_step_ms", "window_gradient_ms")),
+        )
+        lines.append("| " + " | ".join(cells) + " |")
+    return lines
+
+
+def _error_figure(rows: Sequence[dict]) -> Figure:
+    figure = Figure(figsize=(10.0, 4.2), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    series = sorted({(row["subspace"], row["element_order"]) for row in rows}, reverse=True)
+    for kind, order in series:
+        own = [row for row in rows if (row["subspace"], row["element_order"]) == (kind, order) and row["cubature"]]
+        own = sorted((row for row in own if row["rms_percent"] is not None), key=lambda row: row["r"])
+        look = {"color": _COLOURS[kind], "marker": "o", "linestyle": "-" if order == 2 else "--"}
+        label = f"{_LABELS[kind]}, {_ELEMENTS[order]}"
+        left.plot([row["r"] for row in own], [row["rms_percent"] for row in own], label=label, **look)
+        timed = [row for row in own if row["step_ms"] is not None]
+        right.plot([row["step_ms"] for row in timed], [row["rms_percent"] for row in timed], label=label, **look)
+    left.set(xlabel="r", ylabel="held-out error, rms, % of length", xscale="log", yscale="log")
+    right.set(xlabel="time of a step, ms", xscale="log", yscale="log")
+    for axes in (left, right):
+        axes.axhline(0.1, color="0.6", linewidth=0.8)
+        axes.grid(visible=True, which="both", color="0.93")
+    if series:
+        left.legend(fontsize=8)
+    return figure
+
+
+def _cost_figure(rows: Sequence[dict]) -> Figure:
+    figure = Figure(figsize=(6.0, 4.0), layout="constrained")
+    axes = figure.subplots()
+    ordered = sorted(rows, key=lambda row: row["tets"])
+    for key, label, marker in (("full_step_ms", "full order", "s"), ("step_ms", "reduced", "o")):
+        own = [row for row in ordered if row[key] is not None]
+        axes.plot([row["tets"] for row in own], [row[key] for row in own], marker=marker, label=label)
+    axes.set(xlabel="tets", ylabel="time of a step, ms", xscale="log", yscale="log")
+    axes.grid(visible=True, which="both", color="0.93")
+    axes.legend()
+    return figure
