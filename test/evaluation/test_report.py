@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from realsimloop_ros.evaluation.page import number, percent
+from realsimloop_ros.evaluation.quantities import SHOWN, band
 from realsimloop_ros.evaluation.record import (
     MarkerTracks,
     Picture,
@@ -241,6 +242,18 @@ def test_every_key_is_documented() -> None:
     ):
         missing = [name for name in names(model) if name not in text]
         assert missing == []
+
+
+def test_a_band_that_reaches_far_is_told_by_its_ends() -> None:
+    modulus, ratio, viscosity, _ = SHOWN
+
+    def write(value: float) -> str:
+        return number(value, 3)
+
+    assert band(modulus, 2.8e5, 1e4, write) == "+- 19.6"
+    # exp(1.96 * 0.5), about three times down and up: never below zero
+    assert band(viscosity, 400.0, 200.0, write) == "(150 to 1,066)"
+    assert band(ratio, 0.02, 0.02, write, "±") == "± 0.0392"
 
 
 def test_numbers_read_as_a_person_writes_them() -> None:

@@ -83,8 +83,8 @@ def offline(capture: Path, tmp_path_factory: pytest.TempPathFactory) -> ThetaTra
 
 def test_a_bag_gives_the_bits_that_its_capture_gives(bag: Path, offline: ThetaTrace, tmp_path: Path) -> None:
     again = evaluated(tmp_path, bag)
-    assert len(offline.stamps_ns) > 10
-    for field in ("stamps_ns", "youngs_modulus", "youngs_modulus_std", "poisson_ratio"):
+    assert len(offline.stamps_ns) >= 5
+    for field in ("stamps_ns", "youngs_modulus", "youngs_modulus_std", "poisson_ratio", "viscosity"):
         np.testing.assert_array_equal(getattr(again, field), getattr(offline, field))
     assert again.status == offline.status
 
@@ -110,6 +110,7 @@ def test_a_replay_through_the_node_gives_what_evaluate_gives(
     # both compute the same; two processes may still be compiled for other machines, and round another way
     np.testing.assert_allclose(live.youngs_modulus, offline.youngs_modulus, rtol=1e-12)
     np.testing.assert_allclose(live.youngs_modulus_std, offline.youngs_modulus_std, rtol=1e-9)
+    np.testing.assert_allclose(live.viscosity, offline.viscosity, rtol=1e-9)
     assert live.status == offline.status
     # the released beam tells its modulus: within the range of what is published of this silicone
     assert 0.2e6 < live.youngs_modulus[-1, 0] < 0.35e6

@@ -16,7 +16,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from realsimloop_ros.evaluation.c3d import read_c3d
 from realsimloop_ros.evaluation.marker_messages import write_marker_bag
-from realsimloop_ros.evaluation.quantities import SHOWN, ShownQuantity
+from realsimloop_ros.evaluation.quantities import SHOWN, ShownQuantity, band
 from realsimloop_ros.evaluation.record import RunRecord, save_record
 from realsimloop_ros.evaluation.report import write_report
 from realsimloop_ros.evaluation.report_schema import ParameterReport, Report
@@ -165,7 +165,7 @@ def _parameter_line(zone: str, quantity: ShownQuantity, found: ParameterReport) 
     unit = f" {quantity.unit}" if quantity.unit else ""
     text = f"{zone}: {quantity.label} {found.estimate * scale:.{digits}f}{unit}"
     if found.std is not None:
-        text += f" +- {1.96 * found.std * scale:.{digits}f} (95 %)"
+        text += f" {band(quantity, found.estimate, found.std, lambda reach: f'{reach:.{digits}f}')} (95 %)"
     if found.relative_error is not None and found.reference is not None:
         text += f", {found.relative_error:+.1%} from the reference {found.reference * scale:.{digits}f}{unit}"
     return [text]

@@ -17,7 +17,7 @@ from realsimloop_ros.evaluation.figures import (
     tracks_figure,
 )
 from realsimloop_ros.evaluation.page_style import STYLE
-from realsimloop_ros.evaluation.quantities import SHOWN
+from realsimloop_ros.evaluation.quantities import SHOWN, ShownQuantity, band
 from realsimloop_ros.evaluation.record import Picture, RunRecord
 from realsimloop_ros.evaluation.report_schema import MarkerReport, ParameterReport, Report
 
@@ -112,8 +112,7 @@ def _headline(record: RunRecord, report: Report) -> str:
                 continue
             told = _told(deviations[:, k])
             if told != "held" or quantity.name == "youngs_modulus":
-                shown = _parameter_card(parameter, quantity.scale, quantity.unit, told)
-                cards.append(_card(f"{quantity.label}, {zone}", *shown))
+                cards.append(_card(f"{quantity.label}, {zone}", *_parameter_card(parameter, quantity, told)))
     reconstruction = report.reconstruction
     if reconstruction.mean_mm is not None:
         cards.append(
@@ -149,11 +148,13 @@ def _told(deviations: NDArray[np.float64]) -> str:
     return "95 % band" if np.isfinite(deviations[-1]) else "not told by the data"
 
 
-def _parameter_card(parameter: ParameterReport, scale: float, unit: str, told: str) -> tuple[str, str]:
+def _parameter_card(parameter: ParameterReport, quantity: ShownQuantity, told: str) -> tuple[str, str]:
+    scale, unit = quantity.scale, quantity.unit
     estimate = None if parameter.estimate is None else parameter.estimate * scale
     value = number(estimate, 4)
-    if parameter.std is not None:
-        value += f' <span class="band">± {number(1.96 * parameter.std * scale, 2)}</span>'
+    if parameter.estimate is not None and parameter.std is not None:
+        wide = band(quantity, parameter.estimate, parameter.std, lambda reach: number(reach, 2), "±")
+        value += f' <span class="band">{wide}</span>'
     value += f" {unit}"
     if parameter.relative_error is not None and parameter.reference is not None:
         reference = number(parameter.reference * scale, 4, unit)

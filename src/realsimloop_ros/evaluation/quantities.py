@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from realsimloop_ros.estimation.theta import Quantity
@@ -32,3 +34,17 @@ SHOWN = (
     ShownQuantity("viscosity", "Viscosity", "Pa s", digits=0),
     ShownQuantity("density", "Density", "kg/m³", digits=0),
 )
+
+
+def band(
+    quantity: ShownQuantity, value: float, deviation: float, write: Callable[[float], str], sign: str = "+-"
+) -> str:
+    """The 95 % band about a value, both in SI units, as text in the quantity's unit; write: a number as text.
+
+    A wide band of what cannot be negative is even in its logarithm, and told by its ends.
+    """
+    reach = 1.96 * deviation
+    if quantity.positive and reach > 0.3 * value:
+        factor = math.exp(min(reach / value, 50.0))
+        return f"({write(value / factor * quantity.scale)} to {write(value * factor * quantity.scale)})"
+    return f"{sign} {write(reach * quantity.scale)}"
