@@ -16,6 +16,7 @@ from typing import Annotated
 
 import numpy as np
 import typer
+from numpy.typing import NDArray
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -39,6 +40,8 @@ from realsimloop_ros.reduction.model import PointWeights, ReducedBody, every_sam
 from realsimloop_ros.reduction.skinning_modes import skinning_basis
 from realsimloop_ros.reduction.snapshots import SnapshotSettings, random_grip_motion
 from realsimloop_ros.reduction.subspaces import KINDS
+
+_FULL_GRADIENTS = ("full tangents", "full adjoint")
 
 
 @dataclass(frozen=True)
@@ -137,11 +140,11 @@ def _rows_of(settings: SweepSettings, body: Body, order: int, kind: str, size: i
     complete = ReducedBody(body, reduced.basis, *every_sample(body), reduced.card, reduced.decoder)
     poses = grip_motion(reduced)[: settings.steps]
     works: dict[str, Work] = {}
-    works["full_step_ms"], works["full_window_gradient_ms"] = full_order_works(reduced, poses)
+    works |= _full_order(reduced, poses)
     models = {True: (reduced, "cubature"), False: (complete, "all_samples")}
     for cubature, (model, _) in models.items():
         works[f"step_ms {cubature}"], works[f"window_gradient_ms {cubature}"] = reduced_works(model, poses)
-    times = medians(works, settings.repetitions)
+    times = _with_the_faster_gradient(medians(works, settings.repetitions))
     rows = []
     for cubature, (model, label) in models.items():
         entry = reduced.card.get("points", {}) if cubature else {}
@@ -165,6 +168,19 @@ def _rows_of(settings: SweepSettings, body: Body, order: int, kind: str, size: i
             }
         )
     return rows
+
+
+def _full_order(reduced: ReducedBody, poses: NDArray[np.float64]) -> dict[str, Work]:
+    """A step and, by two methods, a window gradient in full space."""
+    return dict(zip(("full_step_ms", *_FULL_GRADIENTS), full_order_works(reduced, poses), strict=True))
+
+
+def _with_the_faster_gradient(times: dict[str, float | None]) -> dict[str, float | None]:
+    """The same medians with one full-order window gradient, the better of both."""
+    if not set(_FULL_GRADIENTS) <= set(times):
+        return times
+    found = [time for time in (times.pop(name) for name in _FULL_GRADIENTS) if time is not None]
+    return times | {"full_window_gradient_ms": min(found, default=None)}
 
 
 def medians(works: dict[str, Work], repetitions: int) -> dict[str, float | None]:
@@ -199,8 +215,8 @@ def mesh_rows(settings: SweepSettings, done: list[dict], report: Callable[[str],
         works["step_ms"], works["window_gradient_ms"] = reduced_works(reduced, poses)
         times: dict[str, float | None] = {"full_step_ms": None, "full_window_gradient_ms": None}
         if len(body.tets) <= settings.full_order_tets:
-            works["full_step_ms"], works["full_window_gradient_ms"] = full_order_works(reduced, poses)
-        times |= medians(works, settings.repetitions)
+            works |= _full_order(reduced, poses)
+        times |= _with_the_faster_gradient(medians(works, settings.repetitions))
         yield [
             {
                 "subspace": "skinning_modes",

@@ -288,7 +288,8 @@ class FullOrderSolver:
     ) -> tuple[FullOrderState, StepReport]:
         """Static equilibrium under gravity, hung weights, external_force, cables and contact without friction.
 
-        It is approached in load_steps, in which dead loads grow from nothing and grips move from rest. Raises as step.
+        It is approached in load_steps, in which dead loads grow from nothing and grips move from rest. Raises
+        as step.
         """
         self._check(material, external_force)
         if load_steps < 1:
