@@ -239,7 +239,7 @@ def measured(reduced: ReducedBody, settings: Settings, console: Console) -> tupl
 def _judgement(reduced: ReducedBody, cubature: bool) -> dict:
     """Held-out errors from the model's card: of the model as it is, or with all samples."""
     kept = [entry for key in ("points", "cubature") if not (entry := reduced.card.get(key, {})).get("refused")]
-    found = next((entry for entry in kept if entry), {}) if cubature else {}
+    found: dict = next((entry for entry in kept if entry), {}) if cubature else {}
     return found or reduced.card.get("all_samples", {})
 
 
