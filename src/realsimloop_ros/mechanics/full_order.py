@@ -257,19 +257,21 @@ class FullOrderSolver:
             jnp.asarray(rate),
             situation,
         )
-        # start where the free flight would end, unless something is in the way: with small steps that is close to
-        # the solution
-        flight = y - state.positions
-        flight[self._held] = 0.0
-        if situation is not None:
-            flight *= self.outside.longest_step(situation, state.positions, flight)
-        starts = [state.positions + flight]
-        if self.outside.contact is None and len(state.history) > 2:
-            # or where the parabola through the past goes on, which follows a slow motion more closely
-            starts.append(np.tensordot(np.array([3.0, -3.0, 1.0]), state.history[:3], axes=1))
-        for start in starts:
+        # start where the free flight would end, or where the parabola through the past goes on, which follows a
+        # slow motion more closely, unless something is in the way
+        ends = [y]
+        if len(state.history) > 2 and state.ages is None:
+            ends.append(np.tensordot(np.array([3.0, -3.0, 1.0]), state.history[:3], axes=1))
+        starts, held = [], self.held_positions(grip_poses)[self._held]
+        for end in ends:
+            way = end - state.positions
+            way[self._held] = 0.0
+            if situation is not None:
+                way *= self.outside.longest_step(situation, state.positions, way)
+            start = state.positions + way
             start[self._guided] = self.body.rest_positions[self._guided]
-            start[self._held] = self.held_positions(grip_poses)[self._held]
+            start[self._held] = held
+            starts.append(start)
         found = self.newton.minimise(starts, objective)
         return found.positions, replace(
             report,
