@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
@@ -26,10 +27,9 @@ def write_page(models: Sequence[dict], meshes: Sequence[dict], folder: Path) -> 
         "",
         "The 200 x 30 x 30 mm bar between two grips: random motions of both ends (twists to 1.2 rad, shifts to "
         "30 mm per end, E 0.1-0.6 MPa, nu 0.40-0.48) that no model has learnt from, against the full-order "
-        "solution on the same mesh. Errors are distances of vertices over whole rollouts, in percent of the bar's "
-        "length. "
-        "Times are medians, taken in turns with the full-order solver in one run; a window is 48 steps with the "
-        "derivatives of all states along log E and nu. Made by `make bench`, rows in "
+        "solution on the same mesh. Errors are distances of vertices over whole rollouts, in percent of the "
+        "bar's length. Times are medians, taken in turns with the full-order solver in one run; a window is 48 "
+        "steps with the derivatives of all states along log E and nu. Made by `make bench`, rows in "
         "`out/bench/reduction.json`.",
         "",
         "![Held-out error against r](images/reduction_error.png)",
@@ -111,8 +111,11 @@ def _error_figure(rows: Sequence[dict]) -> Figure:
         left.plot([row["r"] for row in own], [row["rms_percent"] for row in own], label=label, **look)
         timed = [row for row in own if row["step_ms"] is not None]
         right.plot([row["step_ms"] for row in timed], [row["rms_percent"] for row in timed], label=label, **look)
-    left.set(xlabel="r", ylabel="held-out error, rms, % of length", xscale="log", yscale="log")
-    right.set(xlabel="time of a step, ms", xscale="log", yscale="log")
+    left.set(xlabel="r", ylabel="held-out error, rms, % of length")
+    right.set(xlabel="time of a step, ms")
+    errors = [row["rms_percent"] for row in rows]
+    _logarithmic(left, [row["r"] for row in rows], [*errors, 0.1])
+    _logarithmic(right, [row["step_ms"] for row in rows], [*errors, 0.1])
     for axes in (left, right):
         axes.axhline(0.1, color="0.6", linewidth=0.8)
         axes.grid(visible=True, which="both", color="0.93")
@@ -128,7 +131,17 @@ def _cost_figure(rows: Sequence[dict]) -> Figure:
     for key, label, marker in (("full_step_ms", "full order", "s"), ("step_ms", "reduced", "o")):
         own = [row for row in ordered if row[key] is not None]
         axes.plot([row["tets"] for row in own], [row[key] for row in own], marker=marker, label=label)
-    axes.set(xlabel="tets", ylabel="time of a step, ms", xscale="log", yscale="log")
+    axes.set(xlabel="tets", ylabel="time of a step, ms")
+    times = [row[key] for row in rows for key in ("step_ms", "full_step_ms")]
+    _logarithmic(axes, [row["tets"] for row in rows], times)
     axes.grid(visible=True, which="both", color="0.93")
     axes.legend()
     return figure
+
+
+def _logarithmic(axes: Axes, x: Sequence[float | None], y: Sequence[float | None]) -> None:
+    """Logarithmic axes with room around the values, of which there may be one or none."""
+    for values, limits in ((x, axes.set_xlim), (y, axes.set_ylim)):
+        known = [value for value in values if value is not None] or [1.0]
+        limits(min(known) / 1.3, max(known) * 1.3)
+    axes.set(xscale="log", yscale="log")
