@@ -40,6 +40,5 @@ def test_half_the_time_step_finds_the_same_viscosity(gravity_capture: Path, tmp_
         for marker in markers.values():
             assert marker.sag_predicted_mm == pytest.approx(marker.sag_measured_mm, rel=0.05)
             assert marker.frequency_predicted_hz == pytest.approx(marker.frequency_measured_hz, rel=0.03)
-            # half of it would be another viscosity; the prior, and the frequency that is not met exactly, take
-            # some
+            # the prior, and the frequency that is not met exactly, take a part
             assert marker.decay_predicted_per_s == pytest.approx(marker.decay_measured_per_s, rel=0.15)
