@@ -233,7 +233,7 @@ def test_a_material_comes_back() -> None:
     assert (message.status, message.reason) == (MaterialEstimate.STATUS_HELD_UNOBSERVABLE, "at rest")
     assert stamp_ns(message.header) == STAMP
     material = material_from_message(message, BODY, "theta")
-    assert [float(values[0]) for values in material] == [2e5, 0.45, 100.0]
+    assert [float(values[0]) for values in material] == [2e5, 0.45, 100.0, 1070.0]
 
 
 @pytest.mark.parametrize(
