@@ -174,6 +174,40 @@ def test_what_is_not_finite_is_a_result_and_stays_out_of_the_state(where: str) -
     assert np.isfinite(np.asarray(end.latents)).all()
 
 
+@pytest.mark.parametrize("modulus", [0.0, np.nan, np.inf])
+def test_no_equilibrium_is_a_result_without_derivatives(modulus: float) -> None:
+    along = Material(*(jnp.ones((1, 1)) for _ in Material._fields))
+    state, result = rest_state(
+        MODEL, step_settings(), MATERIAL._replace(youngs_modulus=jnp.array([modulus])), along, HELD[0]
+    )
+    assert int(result) != CONVERGED
+    for leaf in jax.tree.leaves(state):
+        assert np.isfinite(np.asarray(leaf)).all()
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "words"),
+    [
+        ("time_step", 0.0, "time_step: 0.0, expected a finite number > 0"),
+        ("time_step", float("nan"), "time_step: nan"),
+        ("mass_damping", -1.0, "mass_damping: -1.0, expected a finite number >= 0"),
+        ("move_tolerance", float("inf"), "move_tolerance: inf"),
+        ("max_iterations", 0, "max_iterations: 0, expected at least 1"),
+    ],
+)
+def test_settings_that_make_no_sense_are_named(field: str, value: float, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        StepSettings(**{"integrator": BDF2, "time_step": TIME_STEP, field: value})
+
+
+def test_a_material_of_other_zones_is_named() -> None:
+    two = Material(*(jnp.repeat(values, 2) for values in MATERIAL))
+    with pytest.raises(
+        ValueError, match=r"material.youngs_modulus: shape \(2,\), expected \(1,\), one value per zone"
+    ):
+        rest_state(MODEL, step_settings(), two, NONE, HELD[0])
+
+
 def test_too_few_iterations_are_a_result() -> None:
     settings = eqx.tree_at(
         lambda s: s.gravity, StepSettings(BDF2, TIME_STEP, max_iterations=1), jnp.asarray(GRAVITY)

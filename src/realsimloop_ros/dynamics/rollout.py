@@ -95,6 +95,7 @@ def rest_state(
     if model.floating:
         raise ValueError("rest_state: nothing holds the body; begin with undeformed_state")
     material, directions, grip_poses = in_precision_of(model, (material, directions, grip_poses))
+    _check_zones(model, material, directions)
     at = checked_instants(model, instant, None)
     placement = place(model, grip_poses, at, at, STATIC_STEP)
     zero = jnp.zeros(model.latent_size, model.dtype)
@@ -109,6 +110,8 @@ def rest_state(
         return jax.jvp(forces, (material,), (direction,))[1]
 
     tangents = -inverse_of(hessian) @ jax.vmap(along, out_axes=1)(directions)
+    # what has no equilibrium has no derivative of it: nothing that is not finite goes on from here
+    tangents = jnp.where(solution.result == NON_FINITE, 0.0, tangents)
     return _resting(model, settings, placement, grip_poses, solution.latent, tangents), solution.result
 
 
@@ -239,6 +242,7 @@ def rollout(
     A step that is NON_FINITE leaves the state as it was: what is not finite stays out of the steps to come.
     """
     material, directions, grip_poses = in_precision_of(model, (material, directions, grip_poses))
+    _check_zones(model, material, directions)
     state = in_precision_of(model, tuple(state), TwinState)
     along_time = checked_instants(model, instants, len(grip_poses) + 1)
     count = state.latent_tangents.shape[-1]
@@ -320,6 +324,15 @@ def rollout(
         tangent_steps = per_step(*in_precision_of(model, tuple(input_tangents)))
     state, out = jax.lax.scan(one, state, (steps, tangent_steps))
     return state, Trajectory(*out)
+
+
+def _check_zones(model: ReducedModel, material: Material, directions: Material) -> None:
+    zones = model.points.volumes.shape[1]
+    for name, value, along in zip(Material._fields, material, directions, strict=True):
+        if value.shape != (zones,):
+            raise ValueError(f"material.{name}: shape {value.shape}, expected ({zones},), one value per zone")
+        if along.ndim != 2 or along.shape[1] != zones:
+            raise ValueError(f"directions.{name}: shape {along.shape}, expected (p, {zones})")
 
 
 def per_step(grip_poses: Float[Array, "w g 7"], instants: Instant) -> Inputs:

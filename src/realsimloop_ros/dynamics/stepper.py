@@ -13,6 +13,7 @@ step returns a result code.
 
 from __future__ import annotations
 
+import math
 from functools import partial
 from typing import NamedTuple
 
@@ -62,7 +63,8 @@ class StepSettings(eqx.Module):
     """How time is stepped.
 
     time_step: s; gravity: (3,) m/s^2; mass_damping: 1/s; viscous: whether viscosity is computed at all;
-    move_tolerance: Newton stops when the rms vertex move of its direction is below it, m.
+    move_tolerance: Newton stops when the rms vertex move of its direction is below it, m. Raises ValueError on
+    numbers that are no such thing.
     """
 
     integrator: Integrator = eqx.field(static=True)
@@ -72,6 +74,14 @@ class StepSettings(eqx.Module):
     viscous: bool = eqx.field(static=True, default=False)
     move_tolerance: float = eqx.field(static=True, default=1e-9)
     max_iterations: int = eqx.field(static=True, default=30)
+
+    def __check_init__(self) -> None:
+        for name, least in (("time_step", 0.0), ("mass_damping", None), ("move_tolerance", 0.0)):
+            value = getattr(self, name)
+            if not math.isfinite(value) or value < 0.0 or value == least:
+                raise ValueError(f"{name}: {value}, expected a finite number {'> 0' if least == 0.0 else '>= 0'}")
+        if self.max_iterations < 1:
+            raise ValueError(f"max_iterations: {self.max_iterations}, expected at least 1")
 
     @property
     def stiffness(self) -> float:
@@ -290,19 +300,22 @@ def gradient_and_hessian(
         piola, tangent = piola + more[0], tangent + more[1]
     volume, lift = model.samples.volume, problem.strains.lift
     weighted = (volume[:, None, None] * piola).reshape(-1)
-    flat = lift.reshape(len(weighted), -1)
-    slope = problem.stiffness @ c - problem.linear + weighted @ flat
-    stiff = ((volume[:, None, None] * tangent) @ lift).reshape(flat.shape)
-    hessian = flat.T @ stiff + problem.stiffness
+    slope = problem.stiffness @ c - problem.linear + weighted @ lift.reshape(len(weighted), -1)
+    stiffness = problem.stiffness
     if model.surroundings is not None and problem.around is not None:
         slope += around_gradient(model.surroundings, problem.around, c)
-        hessian += around_hessian(model.surroundings, problem.around, c)
+        stiffness = stiffness + around_hessian(model.surroundings, problem.around, c)
+    if not model.decoder.linear:
+        # along z before anything is multiplied: there are fewer latent directions than coordinates
+        jacobian = jax.jacfwd(model.decoder)(latent)
+        lift, stiffness = lift @ jacobian, jacobian.T @ stiffness @ jacobian
+    flat = lift.reshape(len(weighted), -1)
+    hessian = flat.T @ ((volume[:, None, None] * tangent) @ lift).reshape(flat.shape) + stiffness
     if model.decoder.linear:
         return slope, hessian
-    jacobian = jax.jacfwd(model.decoder)(latent)
     # the decoder bends under the force that acts along its coordinates
     curvature = jax.hessian(lambda z: jnp.dot(slope, model.decoder(z)))(latent)
-    return slope @ jacobian, jacobian.T @ hessian @ jacobian + curvature
+    return slope @ jacobian, hessian + curvature
 
 
 def inverse_of(hessian: Float[Array, "r r"]) -> Float[Array, "r r"]:
