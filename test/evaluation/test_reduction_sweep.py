@@ -46,8 +46,8 @@ def test_a_quick_sweep_writes_rows_and_a_page_and_does_nothing_twice(
     # one full-order measurement stands beside both
     assert sampled["full_step_ms"] == complete["full_step_ms"] > 0
     assert sampled["diverged"] == 0
-    # three short trajectories, four directions: half a percent is what they can do
-    assert complete["rms_percent"] < 0.5
+    # two short trajectories and four directions are off by a percent; one that goes astray, by tens
+    assert complete["rms_percent"] < 3.0
     assert mesh["rms_percent"] is None
     page = (tmp_path / "reduction.md").read_text()
     assert "| principal | quadratic | 4 | 44 |" in page

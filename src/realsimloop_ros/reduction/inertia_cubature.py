@@ -104,6 +104,8 @@ def fit_inertia_cubature(
     zones = np.unique(candidates.zone)
     moving = np.abs(basis[candidates.vertex]).max(axis=(1, 2)) > 0.0
     offered = np.flatnonzero(moving)
+    if len(offered) == 0:
+        raise ValueError("cubature: no candidate contributes anything; is the body held everywhere?")
     if len(offered) > _MOST_CANDIDATES:
         offered = np.sort(random.choice(offered, _MOST_CANDIDATES, replace=False))
     share = candidates.mass / candidates.mass.sum()
