@@ -79,6 +79,21 @@ def test_a_trajectory_read_back_is_the_one_simulated(folder: Path) -> None:
     assert len(stored.kept) == SNAPSHOTS.steps
 
 
+def test_more_trajectories_are_added_to_those_there_are(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    simulated = []
+
+    def noted(body, settings, index):
+        simulated.append(index)
+        return simulate_snapshots(body, settings, index)
+
+    monkeypatch.setattr(snapshots_module, "simulate_snapshots", noted)
+    more = generate_snapshots(BODY, replace(SNAPSHOTS, trajectories=5), folder, workers=1)
+    assert (len(more), simulated) == (5, [4])
+    # and the first four are still there to be had
+    assert len(generate_snapshots(BODY, SNAPSHOTS, folder)) == 4
+    (folder / "trajectory_0004.npz").unlink()
+
+
 def test_a_folder_of_other_snapshots_is_refused(folder: Path) -> None:
     for body, settings in ((BODY, replace(SNAPSHOTS, seed=2)), (gripped_bar(name="other"), SNAPSHOTS)):
         with pytest.raises(ValueError, match="holds snapshots of another body or other settings") as caught:

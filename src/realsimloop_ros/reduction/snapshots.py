@@ -158,12 +158,13 @@ def generate_snapshots(
 ) -> list[Snapshots]:
     """All trajectories, simulated in parallel; those already in `folder` are read, so a broken run resumes.
 
-    The folder belongs to one body and one set of settings; it is refused for another.
+    The folder belongs to one body and one set of settings, and is refused for another; more trajectories of the
+    same settings are added to those there are.
     """
     folder.mkdir(parents=True, exist_ok=True)
     wanted = {"body_hash": body.content_hash, "settings": json.loads(json.dumps(asdict(settings)))}
     card = folder / "snapshots.json"
-    if card.is_file() and json.loads(card.read_text()) != wanted:
+    if card.is_file() and _without_count(json.loads(card.read_text())) != _without_count(wanted):
         raise ValueError(f"{folder}: holds snapshots of another body or other settings; choose another folder")
     with atomic_write(card) as temporary:
         temporary.write_text(json.dumps(wanted, indent=1))
@@ -173,6 +174,10 @@ def generate_snapshots(
         job = partial(_simulate_and_save, folder, settings)
         map_jobs(job, missing, label="full-order snapshots", workers=workers, ray_address=ray_address)
     return [_read(_part(folder, k)) for k in range(settings.trajectories)]
+
+
+def _without_count(card: dict) -> dict:
+    return {**card, "settings": {**card["settings"], "trajectories": None}}
 
 
 def _part(folder: Path, index: int) -> Path:
