@@ -4,19 +4,14 @@ holds: modulus and Poisson's ratio fitted through it to full-order markers come 
 
 from __future__ import annotations
 
-import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 
-from realsimloop_ros.body.body import surface_triangles
-from realsimloop_ros.dynamics.rollout import Trajectory, TwinState, no_directions, rest_state, rollout
+from realsimloop_ros.dynamics.rollout import Trajectory, no_directions, rest_state, rollout
 from realsimloop_ros.dynamics.stepper import CONVERGED, StepSettings
-from realsimloop_ros.mechanics.full_order import FullOrderSolver, SolveResult
 from realsimloop_ros.mechanics.integrators import BDF2
-from realsimloop_ros.mechanics.laws import StableNeoHookean
 from realsimloop_ros.mechanics.material import Material, material_of
-from realsimloop_ros.reduction.model import kinematics, load_reduced_body, position_tangents, positions
+from realsimloop_ros.reduction.model import load_reduced_body
 from realsimloop_ros.reduction.snapshots import SnapshotSettings, random_grip_motion
 from realsimloop_ros.resources import share_directory
 
@@ -67,52 +62,3 @@ def test_single_precision_gives_the_states_and_sensitivities_of_double() -> None
     scale = np.abs(double.tangents).max(axis=(0, 1))
     # the bound asked of the core
     assert (np.abs(np.asarray(single.tangents) - double.tangents).max(axis=(0, 1)) / scale).max() < 1e-2
-
-
-@pytest.mark.parametrize("seed", [0, 1])
-def test_modulus_and_ratio_are_those_of_full_order_markers(seed: int) -> None:
-    random = np.random.default_rng([11, seed])
-    true = material_of(BODY, 1.9e5, 0.45)
-    steps = 60
-    poses = shaken(steps, random)
-    solver = FullOrderSolver(BODY, StableNeoHookean(), time_step=TIME_STEP, integrator=BDF2)
-    state, report = solver.static_state(true, poses[0])
-    seen, surface = [], np.setdiff1d(np.unique(surface_triangles(BODY)), BODY.held_vertices)
-    for pose in poses:
-        state, report = solver.step(state, true, pose)
-        assert report.result is SolveResult.CONVERGED
-        seen.append(state.positions[surface])
-    measured = np.array(seen) + 0.5e-3 * random.standard_normal((steps, len(surface), 3))
-
-    model = REDUCED.model()
-    markers = jax.jit(jax.vmap(lambda pose, z, dz: observed(model, surface, pose, z, dz)))
-    u = np.array([np.log(2.0 * 1.9e5), 0.42])
-    for _ in range(8):
-        material = device(material_of(BODY, np.exp(u[0]), u[1]))
-        along = Material(
-            jnp.array([[np.exp(u[0])], [0.0]]), jnp.array([[0.0], [1.0]]), jnp.zeros((2, 1)), jnp.zeros((2, 1))
-        )
-        start: TwinState
-        start, _ = rest_state(model, SETTINGS, material, along, poses[0])
-        _, run = rollout(model, SETTINGS, material, along, start, poses)
-        x, dx = markers(jnp.asarray(poses), run.latents, run.tangents)
-        jacobian, left = np.asarray(dx).reshape(-1, 2), (measured - np.asarray(x)).ravel()
-        step = np.linalg.solve(jacobian.T @ jacobian, jacobian.T @ left)
-        u = np.clip(u + np.clip(step, [-0.7, -0.03], [0.7, 0.03]), [np.log(2e4), 0.3], [np.log(2e6), 0.495])
-    # what the reduced model is asked for: 3 % and 0.01
-    assert np.exp(u[0]) == pytest.approx(1.9e5, rel=0.03)
-    assert u[1] == pytest.approx(0.45, abs=0.01)
-
-
-def observed(model, surface, pose, latent, tangent):  # type: ignore[no-untyped-def]
-    frame = kinematics(model, pose)
-    x = positions(model, frame, latent)[surface]
-    return x, position_tangents(model, frame, latent, tangent)[surface]
-
-
-def shaken(steps: int, random: np.random.Generator) -> np.ndarray:
-    """A random motion of both grips that shakes the bar at 4 Hz beside, so that its modulus shows."""
-    poses = random_grip_motion(BODY, SnapshotSettings(steps=steps, keyframes=2), random)
-    time = TIME_STEP * np.arange(steps)
-    poses[:, :, 2] += 4e-3 * np.sin(2.0 * np.pi * 4.0 * time)[:, None]
-    return poses
