@@ -1,6 +1,4 @@
-"""The shipped model of the dual-arm bar: it does not diverge, in single precision either, and what it is for
-holds: modulus and Poisson's ratio fitted through it to full-order markers come out right.
-"""
+"""The shipped model of the dual-arm bar: it does not diverge, and single precision is enough for it."""
 
 from __future__ import annotations
 

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from scipy.optimize import root
 
+from realsimloop_ros.dynamics.newton import inverse_of, minimise, static_latent
 from realsimloop_ros.dynamics.rollout import Trajectory, TwinState, no_directions, rest_state, rollout
 from realsimloop_ros.dynamics.stepper import (
     CONVERGED,
@@ -22,12 +23,9 @@ from realsimloop_ros.dynamics.stepper import (
     StepSettings,
     gradient,
     gradient_and_hessian,
-    inverse_of,
-    minimise,
     no_surroundings,
     place,
     potential,
-    static_latent,
     static_problem,
 )
 from realsimloop_ros.mechanics.integrators import BDF2, IMPLICIT_EULER, Integrator

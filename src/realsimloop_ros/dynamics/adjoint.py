@@ -18,13 +18,13 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from realsimloop_ros.dynamics.newton import inverse_of
 from realsimloop_ros.dynamics.rollout import Inputs, TwinState, checked_instants, in_precision_of, per_step
 from realsimloop_ros.dynamics.stepper import (
     Past,
     Placement,
     StepSettings,
     gradient_and_hessian,
-    inverse_of,
     past_entry,
     place,
     remembered,

@@ -11,23 +11,25 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from realsimloop_ros.dynamics.floating import drifting, floating_pose
+from realsimloop_ros.dynamics.newton import (
+    better_start,
+    inverse_of,
+    minimise,
+    static_latent,
+)
 from realsimloop_ros.dynamics.stepper import (
     NON_FINITE,
     Past,
     Placement,
     StepSettings,
-    better_start,
     gradient,
     gradient_and_hessian,
-    inverse_of,
-    minimise,
     no_surroundings,
     past_entry,
     past_of_rest,
     place,
     remembered,
     residual,
-    static_latent,
     static_problem,
     step_problem,
 )

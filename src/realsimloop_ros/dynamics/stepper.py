@@ -5,10 +5,6 @@
 
 with K = kappa M, kappa = inertia/h^2 + damping rate_0/h, M the mass matrix, and b all that the step knows
 beforehand: prediction, gravity and damping.
-
-Newton's method is followed with an old Hessian for as long as that contracts (a chord costs a gradient, a tenth
-of a Hessian), and with a new one and a backtracking line search where it does not. Nothing raises inside jit: a
-step returns a result code.
 """
 
 from __future__ import annotations
@@ -20,7 +16,7 @@ from typing import NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float
 
 from realsimloop_ros.dynamics.surroundings import (
     Around,
@@ -54,9 +50,6 @@ from realsimloop_ros.reduction.model import (
 
 # how a step ended; STALLED: no step along Newton's direction lowers the potential
 CONVERGED, MAX_ITERATIONS, NON_FINITE, STALLED = 0, 1, 2, 3
-# a chord that leaves more than this share of the way to go is not worth its gradient: from there, some ten
-# chords cost as much as a Hessian and do as much
-_CONTRACTION = 0.35
 
 
 class StepSettings(eqx.Module):
@@ -137,17 +130,6 @@ class StepProblem(NamedTuple):
     linear: Float[Array, " R"]
     strain_offset: Float[Array, "c 3 3"] | None
     stiffness: Float[Array, "R R"]
-
-
-class StepSolution(NamedTuple):
-    """latent: (r,); result code; iterations: of either kind; hessians: how many were computed; inverse: (r, r) of
-    the last one, m/N."""
-
-    latent: Float[Array, " r"]
-    result: Int[Array, ""]
-    iterations: Int[Array, ""]
-    hessians: Int[Array, ""]
-    inverse: Float[Array, "r r"]
 
 
 def place(
@@ -231,11 +213,11 @@ def potential(
     model: ReducedModel, settings: StepSettings, problem: StepProblem, material: Material, latent: Array
 ) -> Float[Array, ""]:
     """Phi, J, up to a constant."""
-    stored, half, work = _energies(model, settings, problem, material, latent)
+    stored, half, work = energies(model, settings, problem, material, latent)
     return stored + half - work
 
 
-def _energies(
+def energies(
     model: ReducedModel, settings: StepSettings, problem: StepProblem, material: Material, latent: Array
 ) -> tuple[Array, Array, Array]:
     """Stored and dissipated energy, that of inertia, and the work of b: Phi is the first two less the third, J."""
@@ -318,146 +300,6 @@ def gradient_and_hessian(
     return slope @ jacobian, hessian + curvature
 
 
-def inverse_of(hessian: Float[Array, "r r"]) -> Float[Array, "r r"]:
-    """Its inverse where it is positive definite, else that with the magnitudes of its eigenvalues, clamped."""
-    factor = jax.lax.linalg.cholesky(hessian, symmetrize_input=False)
-
-    def direct() -> Array:
-        eye = jnp.eye(len(hessian), dtype=hessian.dtype)
-        half = jax.lax.linalg.triangular_solve(factor, eye, left_side=True, lower=True)
-        return half.T @ half
-
-    def clamped() -> Array:
-        safe = jnp.where(jnp.isfinite(hessian), hessian, 0.0)
-        values, vectors = jnp.linalg.eigh(safe)
-        magnitudes = jnp.abs(values)
-        tiny = jnp.finfo(hessian.dtype).tiny
-        values = jnp.maximum(magnitudes, 1e-8 * jnp.max(magnitudes) + tiny)
-        return (vectors / values[None]) @ vectors.T
-
-    return jax.lax.cond(jnp.all(jnp.isfinite(factor)), direct, clamped)
-
-
-class _Search(NamedTuple):
-    """Where the minimisation stands. slope: the gradient at `latent`; inverse: (r, r); fresh: whether a new
-    Hessian is asked for.
-    """
-
-    latent: Array
-    slope: Array
-    inverse: Array
-    fresh: Array
-    iterations: Array
-    hessians: Array
-    result: Array
-
-
-def minimise(
-    model: ReducedModel,
-    settings: StepSettings,
-    problem: StepProblem,
-    material: Material,
-    start: Float[Array, " r"],
-    inverse: Float[Array, "r r"] | None = None,
-) -> StepSolution:
-    """The latent state (r,) that minimises Phi, from `start`: the lowest finite one found, whatever the result.
-
-    inverse: of a Hessian of a step before, where there is one that is not zero.
-    """
-    dtype = start.dtype
-    tolerance = settings.tolerance(dtype)
-    terms = partial(_energies, model, settings, problem, material)
-
-    def slope_at(latent: Array) -> Array:
-        return gradient(model, settings, problem, material, latent)
-
-    def chord(search: _Search) -> _Search:
-        """One gradient at the end of the old Hessian's direction tells whether that leads on."""
-        direction = -search.inverse @ search.slope
-        move = jnp.linalg.norm(direction)
-        trial = search.latent + direction
-        slope = slope_at(trial)
-        last = -search.inverse @ slope
-        left = jnp.linalg.norm(last)
-        done = left <= tolerance
-        leads = done | (left <= _CONTRACTION * move)
-        return _Search(
-            # the next direction is known already: where it is the last, it is taken
-            jnp.where(done, trial + last, jnp.where(leads, trial, search.latent)),
-            jnp.where(leads, slope, search.slope),
-            search.inverse,
-            ~leads,
-            search.iterations + 1,
-            search.hessians,
-            jnp.where(done, CONVERGED, MAX_ITERATIONS),
-        )
-
-    def newton(search: _Search) -> _Search:
-        latent = search.latent
-        slope_vector, hessian = gradient_and_hessian(model, settings, problem, material, latent)
-        inverse = inverse_of(hessian)
-        direction = -inverse @ slope_vector
-        slope = jnp.dot(slope_vector, direction)
-        stored, half, work = terms(latent)
-        value = stored + half - work
-        # near the minimum a decrease drowns in the rounding of the terms that make up the energy; allow that much
-        slack = 1e3 * jnp.finfo(dtype).eps * (jnp.abs(stored) + half + jnp.abs(work))
-
-        def value_of(step: Array) -> Array:
-            stored, half, work = terms(latent + step * direction)
-            return stored + half - work
-
-        def lower(step: Array, trial: Array) -> Array:
-            return trial <= value + 1e-4 * step * slope + slack
-
-        def too_long(line: tuple) -> Array:
-            return ~lower(*line) & (line[0] > 1e-6)
-
-        def halve(line: tuple) -> tuple:
-            return 0.5 * line[0], value_of(0.5 * line[0])
-
-        one = jnp.ones((), dtype)
-        step, trial = jax.lax.while_loop(too_long, halve, (one, value_of(one)))
-        found = lower(step, trial)
-        # what is left to go, not what the line search allows: a short step is no sign of a minimum
-        move = jnp.linalg.norm(direction)
-        failed = jnp.where(jnp.isfinite(move), STALLED, NON_FINITE)
-        going_on = jnp.where(found, MAX_ITERATIONS, failed)
-        following = jnp.where(found, latent + step * direction, latent)
-        return _Search(
-            following,
-            slope_at(following),
-            inverse,
-            jnp.asarray(False),
-            search.iterations + 1,
-            search.hessians + 1,
-            jnp.where(move <= tolerance, CONVERGED, going_on),
-        )
-
-    def unfinished(search: _Search) -> Array:
-        return (search.result == MAX_ITERATIONS) & (search.iterations < settings.max_iterations)
-
-    def chords(search: _Search) -> _Search:
-        return jax.lax.while_loop(lambda s: unfinished(s) & ~s.fresh, chord, search)
-
-    if inverse is None:
-        inverse = jnp.zeros((len(start), len(start)), dtype)
-    slope = slope_at(start)
-    zero = jnp.zeros((), jnp.int32)
-    # from where the forces are not finite there is nothing to descend
-    begin = jnp.where(jnp.isfinite(slope).all(), MAX_ITERATIONS, NON_FINITE)
-    known = jnp.trace(inverse) > 0.0
-    first = _Search(start, slope, inverse, ~known, zero, zero, begin)
-    # two loops rather than a branch in one: a branch would copy all that it looks at
-    end = jax.lax.while_loop(unfinished, lambda search: chords(newton(search)), chords(first))
-    return StepSolution(end.latent, end.result, end.iterations, end.hessians, end.inverse)
-
-
-def better_start(latents: Float[Array, "2 r"]) -> Float[Array, " r"]:
-    """Where the last two latent states, newest first, lead."""
-    return 2.0 * latents[0] - latents[1]
-
-
 def residual(
     model: ReducedModel,
     settings: StepSettings,
@@ -468,13 +310,6 @@ def residual(
 ) -> Float[Array, " r"]:
     """The step's residual as a function of all that it depends on, which is what sensitivities differentiate."""
     return gradient(model, settings, step_problem(model, settings, placement, past, material), material, latent)
-
-
-def static_latent(
-    model: ReducedModel, settings: StepSettings, material: Material, placement: Placement, start: Array
-) -> StepSolution:
-    """Latent state of static equilibrium at a placement."""
-    return minimise(model, settings, static_problem(model, settings, placement, material), material, start)
 
 
 def past_entry(model: ReducedModel, settings: StepSettings, placement: Placement, latent: Array) -> Past:
