@@ -27,14 +27,18 @@ def test_the_bench_writes_a_row_per_model(tmp_path: Path) -> None:
     assert result.exit_code == 0
     assert "full order" in result.stdout
     rows = json.loads((tmp_path / "reduction.json").read_text())
-    assert [row["cubature"] for row in rows] == [True, False]
+    assert [(row["cubature"], row["precision"]) for row in rows] == [
+        (True, "float32"),
+        (True, "float64"),
+        (False, "float64"),
+    ]
     for row in rows:
-        assert set(row) == KEYS
+        assert set(row) == {*KEYS, "precision"}
         # what must come out whatever the machine: times are positive, the held-out error is that of the card
         assert min(row[key] for key in KEYS if key.endswith("_ms")) > 0
         assert row["rms_percent"] < 0.2
         assert row["diverged"] == 0
-    # one full-order measurement stands beside both
+    # one full-order measurement stands beside all
     assert len({row["full_step_ms"] for row in rows}) == 1
     machine = json.loads((tmp_path / "machine.json").read_text())
     assert machine["cores"] == len(os.sched_getaffinity(0))
