@@ -88,6 +88,7 @@ def test_the_field_is_that_of_the_core_at_the_newest_theta(other: Counterpart, p
             youngs_modulus=[4e5],
             poisson_ratio=[0.45],
             viscosity=[100.0],
+            density=[1070.0],
         )
         thetas.publish(theta)
         wait_for(lambda: float(np.asarray(node._material.youngs_modulus)[0]) == 4e5)
