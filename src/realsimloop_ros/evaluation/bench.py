@@ -259,7 +259,7 @@ def bench(
 ) -> None:
     """Time full order and reduced model side by side on the shipped dual-arm bar."""
     use_double_precision()
-    console = Console(width=110)  # a narrower one would cut figures off
+    console = Console(width=124)  # a narrower one would cut figures off
     settings = QUICK if quick else USUAL
     reduced = load_reduced_body(share_directory() / "config" / "models" / "dual_arm_bar.npz")
     cores, load_before = len(os.sched_getaffinity(0)), os.getloadavg()[0]
