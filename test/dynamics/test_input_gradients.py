@@ -22,8 +22,9 @@ from realsimloop_ros.dynamics.rollout import (
     rest_state,
     rollout,
     undeformed_state,
+    with_free_start,
 )
-from realsimloop_ros.dynamics.stepper import CONVERGED, StepSettings
+from realsimloop_ros.dynamics.stepper import CONVERGED, StepSettings, past_entry, past_of_rest, place
 from realsimloop_ros.mechanics.colliders import Plane, Sphere
 from realsimloop_ros.mechanics.contact import Contact, ContactSettings
 from realsimloop_ros.mechanics.elements import lumped_masses
@@ -182,6 +183,27 @@ def test_the_material_acts_through_contact_and_cables(pressed: tuple[ReducedMode
     scale = np.maximum(np.abs(differences), 1e-3 * np.abs(differences).max())
     assert (np.abs(forward - differences) / scale).max() < TOLERANCE
     assert (np.abs(backward - differences) / scale).max() < TOLERANCE
+
+
+def test_a_displaced_start_moves_all_that_is_remembered_of_it(pressed: tuple[ReducedModel, Instant]) -> None:
+    model, instants = pressed
+    first = jax.tree.map(lambda leaf: leaf[0], instants)
+    rest, modes = jnp.asarray(REST_POSES), 2
+    start = started(model, instants, DIRECTIONS)
+    zeros = jax.tree.map(lambda leaf: jnp.zeros((*leaf.shape, 2 * modes)), (start.past, start.latents))
+    start = start._replace(past_tangents=zeros[0], latent_tangents=zeros[1])
+    found = with_free_start(model, SETTINGS, rest, start, 0, modes, first).past_tangents
+    placement = place(model, rest, first, first, SETTINGS.time_step)
+    for k in range(modes):
+        ends = [
+            past_of_rest(SETTINGS, past_entry(model, SETTINGS, placement, start.latents[0].at[k].add(sign * STEP)))
+            for sign in (1.0, -1.0)
+        ]
+        for name, tangents, high, low in zip(found._fields, found, *ends, strict=True):
+            difference = (high - low) / (2 * STEP)
+            assert np.abs(difference).max() > 0.0, name
+            # strains are quadratic in the latent state: the difference is exact but for rounding over the step
+            assert np.abs(tangents[..., k] - difference).max() < TOLERANCE * np.abs(difference).max(), name
 
 
 # -- a body that nothing holds ---------------------------------------------------------------------------------

@@ -2,8 +2,8 @@
 
 A step's frame is the rigid motion that fits the predicted positions of the mass points best,
 
-    R = polar(A B^-1),   A = sum_i w_i (y_i - y_mean) (X_i - X_mean)^T,   B = sum_i w_i (X_i - X_mean) (X_i -
-    X_mean)^T,
+    R = polar(A B^-1),   A = sum_i w_i (y_i - y_mean) (X_i - X_mean)^T,
+                         B = sum_i w_i (X_i - X_mean) (X_i - X_mean)^T,
 
 which is a choice of coordinates and no approximation: the basis of such a body contains all affine motions, so
 that what the step adds to the prediction lies in the latent state.
@@ -26,13 +26,11 @@ _POLAR_ITERATIONS = 9
 def polar_rotation(A: Float[Array, "3 3"]) -> Float[Array, "3 3"]:
     """The rotation nearest to a matrix of positive determinant (Higham 1986)."""
 
-    def halfway(_: int, X: Array) -> Array:
-        # cofactors, the rows of the transposed inverse times the determinant
+    X = A
+    for _ in range(_POLAR_ITERATIONS):
+        # cofactors are the transposed inverse times the determinant
         cofactor = jnp.stack([jnp.cross(X[1], X[2]), jnp.cross(X[2], X[0]), jnp.cross(X[0], X[1])])
-        return 0.5 * (X + cofactor / jnp.dot(X[0], cofactor[0]))
-
-    # unrolled by scan, so that it can be differentiated backwards
-    X, _ = jax.lax.scan(lambda X, _: (halfway(0, X), None), A, None, length=_POLAR_ITERATIONS)
+        X = 0.5 * (X + cofactor / jnp.dot(X[0], cofactor[0]))
     return X
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 import equinox as eqx
@@ -156,16 +155,17 @@ def with_free_start(
     state: TwinState,
     first: int,
     modes: int,
+    instant: Instant | None = None,
 ) -> TwinState:
     """The state with tangents of an uncertain start in its directions first ... first + 2 modes - 1.
 
-    The first `modes` of them displace the leading latent coordinates (m, rms), the others move them (m/s).
+    The first `modes` of them displace the leading latent coordinates (m, rms), the others move them (m/s). instant:
+    where colliders and winches are, for a model that has them.
     """
-    at = no_surroundings(model.dtype)
-    bare = eqx.tree_at(lambda m: m.surroundings, model, None, is_leaf=lambda leaf: leaf is None)
-    placement = place(bare, jnp.asarray(grip_poses, model.dtype), at, at, settings.time_step)
+    at = checked_instants(model, instant, None)
+    placement = place(model, jnp.asarray(grip_poses, model.dtype), at, at, settings.time_step)
     unit = jnp.eye(model.latent_size, modes, dtype=model.dtype)
-    shape = _entry_tangents(bare, settings, placement, state.latents[0], unit)
+    shape = _entry_tangents(model, settings, placement, state.latents[0], unit)
 
     def with_shape(tangents: Array, shape: Array) -> Array:
         count = len(tangents)
@@ -174,12 +174,7 @@ def with_free_start(
         tangents = tangents.at[..., first : first + modes].set(displaced)
         return tangents.at[..., first + modes : first + 2 * modes].set(lags * displaced)
 
-    old = state.past_tangents
-    moved = old._replace(
-        points=with_shape(old.points, shape.points),
-        coordinates=with_shape(old.coordinates, shape.coordinates),
-        strains=with_shape(old.strains, shape.strains),
-    )
+    moved = Past(*map(with_shape, state.past_tangents, shape))
     latents = with_shape(state.latent_tangents, unit[None])
     return state._replace(past_tangents=moved, latent_tangents=latents)
 
@@ -250,16 +245,15 @@ def rollout(
     count = state.latent_tangents.shape[-1]
     moving = model.floating or input_tangents is not None
 
+    def pose_of(past: Past, inputs: Inputs, last: Array) -> Array:
+        return floating_pose(model, settings, past.points, last) if model.floating else inputs.grip_poses
+
     def placed(poses: Array, inputs: Inputs) -> Placement:
         return place(model, poses, inputs.before, inputs.after, settings.time_step)
 
     def one(state: TwinState, step: tuple[Inputs, Inputs | None]) -> tuple[TwinState, tuple]:
         inputs, input_tangent = step
-
-        def pose_of(past: Past, given: Array) -> Array:
-            return floating_pose(model, settings, past.points, state.frame) if model.floating else given
-
-        poses = pose_of(state.past, inputs.grip_poses)
+        poses = pose_of(state.past, inputs, state.frame)
         placement = placed(poses, inputs)
         problem = step_problem(model, settings, placement, state.past, material)
         solution = minimise(model, settings, problem, material, better_start(state.latents), state.inverse)
@@ -269,7 +263,7 @@ def rollout(
             _, hessian = gradient_and_hessian(model, settings, problem, material, latent)
             inverse = inverse_of(hessian)
             if moving:
-                right, pose_tangents, direct = of_moving(state, inputs, input_tangent, pose_of, latent)
+                right, pose_tangents, direct = of_moving(state, inputs, input_tangent, latent)
             else:
                 right = of_placed(state, placement, latent)
             tangents = -inverse @ right
@@ -302,12 +296,12 @@ def rollout(
         return jax.vmap(along, in_axes=(0, -1), out_axes=1)(directions, state.past_tangents)
 
     def of_moving(
-        state: TwinState, inputs: Inputs, input_tangent: Inputs | None, pose_of: Callable, latent: Array
+        state: TwinState, inputs: Inputs, input_tangent: Inputs | None, latent: Array
     ) -> tuple[Array, Array, Past]:
         """dr, the change of the poses, and that of what is remembered at a given latent state."""
 
         def of(past: Past, m: Material, inputs: Inputs) -> tuple[Array, Array, Past]:
-            poses = pose_of(past, inputs.grip_poses)
+            poses = pose_of(past, inputs, state.frame)
             placement = placed(poses, inputs)
             left = residual(model, settings, placement, past, m, latent)
             return left, poses, past_entry(model, settings, placement, latent)
