@@ -159,8 +159,8 @@ def with_free_start(
 ) -> TwinState:
     """The state with tangents of an uncertain start in its directions first ... first + 2 modes - 1.
 
-    The first `modes` of them displace the leading latent coordinates (m, rms), the others move them (m/s). instant:
-    where colliders and winches are, for a model that has them.
+    The first `modes` of them displace the leading latent coordinates (m, rms), the others move them (m/s).
+    instant: where colliders and winches are, for a model that has them.
     """
     at = checked_instants(model, instant, None)
     placement = place(model, jnp.asarray(grip_poses, model.dtype), at, at, settings.time_step)
