@@ -38,11 +38,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("snapshots")
     simulated = []
 
-    def interrupted(body, settings, index):
+    def interrupted(body, settings, index, **kind):
         if index == 2 and len(simulated) == 2:
             raise KeyboardInterrupt
         simulated.append(index)
-        return simulate_snapshots(body, settings, index)
+        return simulate_snapshots(body, settings, index, **kind)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(snapshots_module, "simulate_snapshots", interrupted)
@@ -82,9 +82,9 @@ def test_a_trajectory_read_back_is_the_one_simulated(folder: Path) -> None:
 def test_more_trajectories_are_added_to_those_there_are(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     simulated = []
 
-    def noted(body, settings, index):
+    def noted(body, settings, index, **kind):
         simulated.append(index)
-        return simulate_snapshots(body, settings, index)
+        return simulate_snapshots(body, settings, index, **kind)
 
     monkeypatch.setattr(snapshots_module, "simulate_snapshots", noted)
     more = generate_snapshots(BODY, replace(SNAPSHOTS, trajectories=5), folder, workers=1)

@@ -41,6 +41,12 @@ def reduce(
         int, typer.Option(help="Mass points of the inertia cubature, some 2 per coordinate; 0 keeps every vertex.")
     ] = 0,
     trajectories: Annotated[int, typer.Option(help="Full-order trajectories; a fifth of them only judges.")] = 60,
+    pressed: Annotated[
+        int,
+        typer.Option(
+            help="Further trajectories to learn from, in which the grips press the body together: it buckles there."
+        ),
+    ] = 0,
     steps: Annotated[int, typer.Option(help="Steps per trajectory.")] = 60,
     time_step: Annotated[float, typer.Option(help="s per step.")] = 1.0 / 60.0,
     twist: Annotated[float, typer.Option(help="Largest twist of a grip, rad.")] = 1.2,
@@ -65,7 +71,7 @@ def reduce(
     console = Console(stderr=True)
     try:
         loaded = load_body(body) if body.suffix == ".npz" else load_body_specification(body)
-        _check(subspace, latent_size, samples, points, trajectories)
+        _check(subspace, latent_size, samples, points, trajectories, pressed)
         settings = ReductionSettings(
             latent_size,
             samples,
@@ -74,6 +80,7 @@ def reduce(
             seed=seed,
             snapshots=SnapshotSettings(
                 trajectories=trajectories,
+                pressed=pressed,
                 steps=steps,
                 time_step=time_step,
                 twist=twist,
@@ -108,7 +115,7 @@ def reduce(
     Console().print(table)
 
 
-def _check(subspace: str, latent_size: int, samples: int, points: int, trajectories: int) -> None:
+def _check(subspace: str, latent_size: int, samples: int, points: int, trajectories: int, pressed: int) -> None:
     """What would otherwise only be found after minutes of simulation."""
     if subspace not in KINDS:
         raise ValueError(f"--subspace: {subspace!r}, expected one of {', '.join(KINDS)}")
@@ -117,6 +124,7 @@ def _check(subspace: str, latent_size: int, samples: int, points: int, trajector
         ("--samples", samples, 0),
         ("--points", points, 0),
         ("--trajectories", trajectories, 2),
+        ("--pressed", pressed, 0),
     ):
         if value < least:
             raise ValueError(f"{name}: {value}, expected at least {least}")

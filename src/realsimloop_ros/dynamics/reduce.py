@@ -44,8 +44,8 @@ _POOR = 0.02
 
 @dataclass(frozen=True)
 class ReductionSettings:
-    """latent_size: r; samples: cubature samples asked for, 0 for all; held_out: share of the trajectories that
-    judge; subspace: a kind of reduction.subspaces; points: mass points of the inertia cubature, 0 for every
+    """latent_size: r; samples: cubature samples asked for, 0 for all; held_out: share of the trajectories, pressed
+    ones aside, that judge; subspace: a kind of reduction.subspaces; points: mass points of the inertia cubature, 0 for every
     vertex.
 
     What cubature may cost, beside which it is given up: tolerance, how much worse the held-out rms may become, as
@@ -143,7 +143,7 @@ def reduce_body(
     keeps all vertices as mass points where the inertia cubature fails.
     """
     snapshots = generate_snapshots(body, settings.snapshots, folder, workers=workers, ray_address=ray_address)
-    judged = max(1, round(settings.held_out * len(snapshots)))
+    judged = max(1, round(settings.held_out * settings.snapshots.trajectories))
     learned, held_out = snapshots[:-judged], snapshots[-judged:]
     if not learned:
         raise ValueError(f"snapshots.trajectories: {len(snapshots)}, at least two are needed, one to judge")
@@ -175,7 +175,8 @@ def _kept_subspace(
 ) -> Subspace:
     """The subspace that an earlier run left in the folder, or a new one."""
     kind, size = settings.subspace, settings.latent_size
-    path = folder / f"subspace_{kind}_{size}_{settings.seed}_{len(learned)}.npz"
+    pressed = settings.snapshots.pressed
+    path = folder / f"subspace_{kind}_{size}_{settings.seed}_{len(learned) - pressed}_{pressed}.npz"
     if path.is_file():
         _logger.info("subspace of an earlier run: %s", path)
         return load_subspace(path)

@@ -26,8 +26,9 @@ from realsimloop_ros.mechanics.material import material_of
 class SnapshotSettings:
     """What is sampled.
 
-    trajectories, steps: how many, of how many steps; time_step: s; keyframes: targets a grip passes in one
-    trajectory; twist, bend: largest rotation per grip about the axis between the grips and across it, rad; shift:
+    trajectories, steps: how many, of how many steps; pressed: further ones to learn from alone, in which the outer
+    grips come towards each other: the body buckles there, and a subspace that has seen little of it answers late;
+    time_step: s; keyframes: targets a grip passes in one trajectory; twist, bend: largest rotation per grip about the axis between the grips and across it, rad; shift:
     largest translation per grip and axis, m; youngs_modulus: range, Pa, log-uniform; poisson_ratio: range;
     gravity: range of its magnitude, m/s^2; gravity_direction: about which it is spread by some 0.2 rad where no
     grip moves the body, any direction where None; every: keep each so many steps.
@@ -47,6 +48,7 @@ class SnapshotSettings:
     integrator: str = "bdf2"
     every: int = 2
     seed: int = 1
+    pressed: int = 0
 
 
 @dataclass(frozen=True)
@@ -71,8 +73,14 @@ class Snapshots:
         return self.grip_poses[self.kept]
 
 
-def random_grip_motion(body: Body, settings: SnapshotSettings, random: np.random.Generator) -> NDArray[np.float64]:
-    """Grip poses (t, g, 7) that pass random targets smoothly, beginning at rest."""
+def random_grip_motion(
+    body: Body, settings: SnapshotSettings, random: np.random.Generator, *, pressed: bool = False
+) -> NDArray[np.float64]:
+    """Grip poses (t, g, 7) that pass random targets smoothly, beginning at rest.
+
+    pressed: along the axis between them, the first and the last grip shift towards each other at every target, by
+    a half to the whole of the largest shift.
+    """
     grips, steps = len(body.grips), settings.steps
     poses = np.tile(np.array([grip.rest_pose for grip in body.grips]).reshape(1, grips, 7), (steps, 1, 1))
     if grips == 0:
@@ -87,6 +95,10 @@ def random_grip_motion(body: Body, settings: SnapshotSettings, random: np.random
         bend = random.uniform(-settings.bend, settings.bend, (grips, 3)) @ (np.eye(3) - along)
         turns[key] = twist + bend
         shifts[key] = random.uniform(-settings.shift, settings.shift, (grips, 3))
+        if pressed:
+            inwards = settings.shift * random.uniform(0.5, 1.0, 2) * np.array([1.0, -1.0])
+            ends = shifts[key, [0, -1]]
+            shifts[key, [0, -1]] = ends @ (np.eye(3) - along) + np.outer(inwards, axis / np.linalg.norm(axis))
     for step in range(steps):
         where = step / max(steps - 1, 1) * settings.keyframes
         key = min(int(where), settings.keyframes - 1)
@@ -101,9 +113,9 @@ def random_grip_motion(body: Body, settings: SnapshotSettings, random: np.random
     return poses
 
 
-def simulate_snapshots(body: Body, settings: SnapshotSettings, index: int) -> Snapshots:
-    """Trajectory number `index`: the same numbers for the same settings."""
-    random = np.random.default_rng([settings.seed, index])
+def simulate_snapshots(body: Body, settings: SnapshotSettings, index: int, *, pressed: bool = False) -> Snapshots:
+    """Trajectory number `index`, of the pressed ones or of the others: the same numbers for the same settings."""
+    random = np.random.default_rng([settings.seed, index, int(pressed)] if pressed else [settings.seed, index])
     low, high = np.log(settings.youngs_modulus)
     youngs_modulus = float(np.exp(random.uniform(low, high)))
     poisson_ratio = float(random.uniform(*settings.poisson_ratio))
@@ -114,7 +126,7 @@ def simulate_snapshots(body: Body, settings: SnapshotSettings, index: int) -> Sn
             given = np.array(settings.gravity_direction)
             direction = given / np.linalg.norm(given) + 0.2 * direction
     gravity = random.uniform(*settings.gravity) * direction / np.linalg.norm(direction)
-    poses = random_grip_motion(body, settings, random)
+    poses = random_grip_motion(body, settings, random, pressed=pressed)
     solver = FullOrderSolver(
         body,
         StableNeoHookean(),
@@ -158,9 +170,12 @@ def generate_snapshots(
 ) -> list[Snapshots]:
     """All trajectories, simulated in parallel; those already in `folder` are read, so a broken run resumes.
 
-    The folder belongs to one body and one set of settings, and is refused for another; more trajectories of the
-    same settings are added to those there are.
+    The pressed ones come first, so that the last are drawn evenly. The folder belongs to one body and one set of
+    settings, and is refused for another; more trajectories of the same settings are added to those there are.
+    Raises ValueError where a body with fewer than two grips is to be pressed.
     """
+    if settings.pressed and len(body.grips) < 2:
+        raise ValueError(f"snapshots.pressed: {settings.pressed}, but a body with fewer than two grips needs 0")
     folder.mkdir(parents=True, exist_ok=True)
     wanted = {"body_hash": body.content_hash, "settings": json.loads(json.dumps(asdict(settings)))}
     card = folder / "snapshots.json"
@@ -169,25 +184,27 @@ def generate_snapshots(
     with atomic_write(card) as temporary:
         temporary.write_text(json.dumps(wanted, indent=1))
     save_body(folder / "body.npz", body)
-    missing = [k for k in range(settings.trajectories) if not _part(folder, k).is_file()]
+    wanted_parts = [(True, k) for k in range(settings.pressed)] + [(False, k) for k in range(settings.trajectories)]
+    missing = [part for part in wanted_parts if not _part(folder, *part).is_file()]
     if missing:
         job = partial(_simulate_and_save, folder, settings)
         map_jobs(job, missing, label="full-order snapshots", workers=workers, ray_address=ray_address)
-    return [_read(_part(folder, k)) for k in range(settings.trajectories)]
+    return [_read(_part(folder, *part)) for part in wanted_parts]
 
 
 def _without_count(card: dict) -> dict:
-    return {**card, "settings": {**card["settings"], "trajectories": None}}
+    return {**card, "settings": {**card["settings"], "trajectories": None, "pressed": None}}
 
 
-def _part(folder: Path, index: int) -> Path:
-    return folder / f"trajectory_{index:04d}.npz"
+def _part(folder: Path, pressed: bool, index: int) -> Path:
+    return folder / f"{'pressed' if pressed else 'trajectory'}_{index:04d}.npz"
 
 
-def _simulate_and_save(folder: Path, settings: SnapshotSettings, index: int) -> None:
+def _simulate_and_save(folder: Path, settings: SnapshotSettings, part: tuple[bool, int]) -> None:
     use_double_precision()
-    result = simulate_snapshots(load_body(folder / "body.npz"), settings, index)
-    with atomic_write(_part(folder, index)) as temporary, temporary.open("wb") as stream:
+    pressed, index = part
+    result = simulate_snapshots(load_body(folder / "body.npz"), settings, index, pressed=pressed)
+    with atomic_write(_part(folder, *part)) as temporary, temporary.open("wb") as stream:
         np.savez_compressed(stream, **asdict(result))
 
 

@@ -108,13 +108,15 @@ def principal_basis(
     shares = lumped_masses(body)
     root = np.sqrt(shares / shares.sum())
     weighted = (displacements * root[None, :, None]).reshape(rows, -1)
-    # the Gram matrix is small (snapshots x snapshots) where the body is large
-    values, vectors = np.linalg.eigh(weighted @ weighted.T)
+    # of both Gram matrices, the smaller
+    across = rows <= 3 * n
+    values, vectors = np.linalg.eigh(weighted @ weighted.T if across else weighted.T @ weighted)
     order = np.argsort(values)[::-1]
     singular = np.sqrt(np.maximum(values[order], 0.0))
-    directions = (weighted.T @ vectors[:, order[:latent_size]]) / singular[:latent_size]
-    # a second orthogonalisation removes what the Gram matrix's squared condition lost
-    directions, _ = np.linalg.qr(directions)
+    directions = vectors[:, order[:latent_size]]
+    if across:
+        # a second orthogonalisation removes what the Gram matrix's squared condition lost
+        directions, _ = np.linalg.qr((weighted.T @ directions) / singular[:latent_size])
     basis = directions.reshape(n, 3, latent_size) / root[:, None, None]
     basis[body.held_vertices] = 0.0  # rounding of the orthogonalisation
     return basis, singular / np.sqrt(rows)
