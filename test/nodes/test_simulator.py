@@ -28,6 +28,8 @@ from realsimloop_ros.nodes.message_checks import header, stamp_ns, time_message
 from realsimloop_ros.nodes.qos import CLOCK, LATCHED
 from realsimloop_ros.nodes.simulator import Simulator
 from realsimloop_ros.observation.cell_file import load_cell
+from realsimloop_ros.reduction.cubature_checks import fitted_range
+from realsimloop_ros.reduction.model import load_reduced_body, save_reduced_body
 from reduced_bodies import REST_POSES
 
 PERIOD = SECOND // 50
@@ -147,6 +149,22 @@ def test_a_silent_arm_is_held_and_reported(counterpart: Counterpart, cell: Path)
         wait_for(lambda: len(counterpart.received["state"]) >= number + 15)
         assert "no new pose on right/tcp_pose: held where it was" in warnings_of(node)
         assert "left" not in warnings_of(node)
+
+
+def test_a_body_deformed_further_than_its_model_was_fitted_for_is_reported(
+    counterpart: Counterpart, cell: Path
+) -> None:
+    # fitted to states within a few um of rest, which the bar's own weight already leaves
+    path = load_cell(cell).resolve("model.npz")
+    reduced = load_reduced_body(path)
+    narrow = fitted_range(1e-6 * np.random.default_rng(0).standard_normal((50, reduced.latent_size)))
+    save_reduced_body(path, replace(reduced, card={**reduced.card, "range": narrow.as_card()}))
+    with running(Simulator, cell, counterpart) as node:
+        for k in range(20):
+            counterpart.send_poses(SECOND + k * PERIOD)
+        wait_for(lambda: len(counterpart.received["state"]) >= 5)
+        assert "times as far as its reduced model was fitted for" in warnings_of(node)
+        assert float(figures_of(node)["range_excess"]) > 1.0
 
 
 def test_a_clock_that_is_set_back_begins_anew(counterpart: Counterpart, cell: Path) -> None:

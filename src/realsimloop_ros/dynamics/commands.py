@@ -44,7 +44,7 @@ def reduce(
     pressed: Annotated[
         int,
         typer.Option(
-            help="Further trajectories to learn from, in which the grips press the body together: it buckles there."
+            help="Further trajectories to learn from, in which the grips press the body together so that it buckles."
         ),
     ] = 0,
     steps: Annotated[int, typer.Option(help="Steps per trajectory.")] = 60,

@@ -45,8 +45,8 @@ _POOR = 0.02
 @dataclass(frozen=True)
 class ReductionSettings:
     """latent_size: r; samples: cubature samples asked for, 0 for all; held_out: share of the trajectories, pressed
-    ones aside, that judge; subspace: a kind of reduction.subspaces; points: mass points of the inertia cubature, 0 for every
-    vertex.
+    ones aside, that judge; subspace: a kind of reduction.subspaces; points: mass points of the inertia cubature, 0
+    for every vertex.
 
     What cubature may cost, beside which it is given up: tolerance, how much worse the held-out rms may become, as
     a factor, beside an absolute slack of 1e-4 of the body's size (a tenth of the accuracy asked for); most_added,

@@ -11,18 +11,21 @@ from realsimloop_ros.estimation.estimator_file import EstimatorFile, load_estima
 from realsimloop_ros.estimation.theta import ParameterSpace
 from realsimloop_ros.estimation.track import Track
 from realsimloop_ros.observation.cell_file import CellFile
+from realsimloop_ros.reduction.cubature_checks import FittedRange
 from realsimloop_ros.reduction.model import ReducedModel, load_reduced_body
 
 
 @dataclass(frozen=True, eq=False)
 class Twin:
-    """body and model, how they are stepped, and what is estimated of them."""
+    """body and model, how they are stepped, and what is estimated of them; fitted: the latent states that the
+    model was fitted to, none where its card does not say."""
 
     body: Body
     model: ReducedModel
     step: StepSettings
     space: ParameterSpace
     file: EstimatorFile
+    fitted: FittedRange | None = None
 
     def estimator(self, *, wrenches: bool = True) -> TwinEstimator:
         """A fresh estimator of this twin, starting in static equilibrium at the first grip poses it is given.
@@ -54,7 +57,8 @@ def load_twin(cell: CellFile) -> Twin:
         )
     file = load_estimator_file(cell.resolve(cell.estimator))
     model, space = reduced.model(dtype=file.dtype), file.parameter_space(reduced.body)
-    return Twin(reduced.body, model, file.step_settings(), space, file)
+    fitted = FittedRange.from_card(reduced.card["range"]) if "range" in reduced.card else None
+    return Twin(reduced.body, model, file.step_settings(), space, file, fitted)
 
 
 def with_prior(twin: Twin, youngs_modulus_factor: float) -> Twin:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from realsimloop.msg import BodyState, MaterialEstimate
 
 from realsimloop_ros.compute import use_double_precision, use_one_core
-from realsimloop_ros.dynamics.live import LiveTwin
+from realsimloop_ros.dynamics.live import LiveState, LiveTwin
 from realsimloop_ros.estimation.twin import load_twin
 from realsimloop_ros.mechanics.material import Material
 from realsimloop_ros.nodes.conversions import material_from_message, pose_from_message, state_message
@@ -64,6 +64,7 @@ class Simulator(TwinNode):
             lag_ns=round(self.parameters["maximum_lag"] * 1e9),
         )
         self.twin = self._make_twin()
+        self._fitted = twin.fitted
         self._durations = Durations()
         self._clock_began: int | None = None
         self._worker: OrderedWorker[_Pose | _Now | Material] | None = None
@@ -152,8 +153,22 @@ class Simulator(TwinNode):
             self._durations.add(time.perf_counter() - began)
             if not state.converged:
                 self.condition("not_converged", "a step did not converge: its state is the last iterate")
+            self._look_at_range(state)
             began = time.perf_counter()
         self._report()
+
+    def _look_at_range(self, state: LiveState) -> None:
+        """Say where the body is further out than its reduced model was fitted for."""
+        if self._fitted is None:
+            return
+        excess = float(self._fitted.excess(state.latent))
+        self.diagnostics.report(range_excess=excess)
+        if excess > 1.0:
+            self.condition(
+                "beyond_range",
+                f"the body is deformed {excess:.2f} times as far as its reduced model was fitted for: trust no "
+                "state or stress; move back, or make the model anew from wider motions (realsimloop reduce)",
+            )
 
     def _report(self) -> None:
         twin = self.twin

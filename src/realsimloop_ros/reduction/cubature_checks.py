@@ -14,6 +14,7 @@ import numpy as np
 from jaxtyping import Array, Float
 from numpy.typing import NDArray
 
+from realsimloop_ros.body.poses import IDENTITY_POSE
 from realsimloop_ros.mechanics.elements import quadrature
 from realsimloop_ros.mechanics.laws import Elasticity, MaterialLaw, stress_and_tangent
 from realsimloop_ros.reduction.cubature import (
@@ -55,8 +56,9 @@ def stiffness_deviation(
 ) -> StiffnessDeviation:
     """Compare stiffness matrices at states that the fit has not seen, drawn as it draws them, for random moduli.
 
-    Along the direction where they differ most relative to the stiffness of all samples, which a norm over many
-    directions does not show. Moduli of zones differ by up to a factor of 100.
+    Along the direction where they differ most, which a norm over many directions does not show: relative to the
+    stiffness of all samples there, and at rest (a direction that is just buckling has none of its own to be
+    compared with). Moduli of zones differ by up to a factor of 100.
     """
     random = np.random.default_rng(seed)
     every, zones = quadrature(reduced.body), len(reduced.body.zones)
@@ -64,17 +66,20 @@ def stiffness_deviation(
     complete = sample_chunks(every, np.arange(len(every.volume)))
     chosen = sample_chunks(every, cubature.index, cubature.weight)
     softest, stiffest = 0.0, 0.0
+    undeformed = np.array([grip.rest_pose for grip in reduced.body.grips] or [IDENTITY_POSE])
+    at_rest = (jnp.asarray(undeformed), jnp.zeros(reduced.latent_size))
     for poses, latent in drawn_states(grip_poses, latents, states, scales, random):
         modulus = 10.0 ** random.uniform(-1.0, 1.0, zones) if zones > 1 else np.ones(1)
         elasticity = Elasticity(jnp.asarray(modulus), jnp.asarray(random.uniform(*poisson_ratio, zones)))
-        arrays = (jnp.asarray(poses), jnp.asarray(latent), elasticity)
-        whole, part = (
-            np.sum([np.asarray(_stiffness(subspace, chunk, *arrays)) for chunk in chunks], axis=0)
-            for chunks in (complete, chosen)
+        here = (jnp.asarray(poses), jnp.asarray(latent))
+        rest, whole, part = (
+            np.sum([np.asarray(_stiffness(subspace, chunk, *state, elasticity)) for chunk in chunks], axis=0)
+            for state, chunks in ((at_rest, complete), (here, complete), (here, chosen))
         )
         values, vectors = np.linalg.eigh(whole)
         # a state far from equilibrium may be unstable: what counts is the size of its stiffness
-        root = vectors / np.sqrt(np.maximum(np.abs(values), 1e-6 * np.abs(values).max()))
+        values, vectors = np.linalg.eigh((vectors * np.abs(values)) @ vectors.T + rest)
+        root = vectors / np.sqrt(np.maximum(values, 1e-6 * values.max()))
         changes = np.linalg.eigvalsh(root.T @ (part - whole) @ root)
         softest, stiffest = min(softest, float(changes[0])), max(stiffest, float(changes[-1]))
     return StiffnessDeviation(softest, stiffest)

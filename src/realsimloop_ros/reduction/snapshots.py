@@ -28,10 +28,11 @@ class SnapshotSettings:
 
     trajectories, steps: how many, of how many steps; pressed: further ones to learn from alone, in which the outer
     grips come towards each other: the body buckles there, and a subspace that has seen little of it answers late;
-    time_step: s; keyframes: targets a grip passes in one trajectory; twist, bend: largest rotation per grip about the axis between the grips and across it, rad; shift:
-    largest translation per grip and axis, m; youngs_modulus: range, Pa, log-uniform; poisson_ratio: range;
-    gravity: range of its magnitude, m/s^2; gravity_direction: about which it is spread by some 0.2 rad where no
-    grip moves the body, any direction where None; every: keep each so many steps.
+    time_step: s; keyframes: targets a grip passes in one trajectory; twist, bend: largest rotation per grip about
+    the axis between the grips and across it, rad; shift: largest translation per grip and axis, m; youngs_modulus:
+    range, Pa, log-uniform; poisson_ratio: range; gravity: range of its magnitude, m/s^2; gravity_direction: about
+    which it is spread by some 0.2 rad where no grip moves the body, any direction where None; every: keep each so
+    many steps.
     """
 
     trajectories: int = 48
@@ -184,7 +185,9 @@ def generate_snapshots(
     with atomic_write(card) as temporary:
         temporary.write_text(json.dumps(wanted, indent=1))
     save_body(folder / "body.npz", body)
-    wanted_parts = [(True, k) for k in range(settings.pressed)] + [(False, k) for k in range(settings.trajectories)]
+    wanted_parts = [(True, k) for k in range(settings.pressed)] + [
+        (False, k) for k in range(settings.trajectories)
+    ]
     missing = [part for part in wanted_parts if not _part(folder, *part).is_file()]
     if missing:
         job = partial(_simulate_and_save, folder, settings)
