@@ -160,6 +160,8 @@ def views(**changes) -> MultiViewImages:
         ({"masks": np.zeros((1, 120, 160), np.uint8)}, "masks is"),
         ({"masks": np.ones((2, 120, 160), np.uint8)}, "threshold"),
         ({"available": np.ones(3, bool)}, "available is"),
+        ({"depth": np.ones((2, 120, 160))}, "depth is float64"),
+        ({"depth": np.zeros((2, 120, 160), np.float32)}, "depth has values that are not positive"),
     ],
 )
 def test_views_that_do_not_belong_together_are_refused(changes, words):
@@ -186,3 +188,29 @@ def test_a_rectified_mask_lies_where_the_rectified_image_lies():
         centre_soft, centre_hard = ((places * picture).sum() / picture.sum() for picture in (soft, hard))
         # thresholding moves single pixels of the rim; nearest neighbours moved the whole mask by 0.4 px
         assert abs(centre_soft - centre_hard) < 0.05
+
+
+def test_a_rectified_depth_is_that_of_the_surface_the_rectified_pixel_sees():
+    # a plane that slants away from the camera: its depth under each rectified pixel is known in closed form
+    camera = make()
+    normal, offset = np.array([0.3, -0.2, 1.0]), 0.6
+    columns, rows = np.meshgrid(np.arange(camera.width, dtype=float), np.arange(camera.height, dtype=float))
+    pixels = np.stack([columns, rows], axis=-1)
+    plane = (pixels - camera.intrinsics[:2, 2]) / (camera.intrinsics[0, 0], camera.intrinsics[1, 1])
+    expected = offset / (plane @ normal[:2] + normal[2])
+    # what the distorted camera measures: the rays of its pixels, undistorted by OpenCV
+    rays = cv2.undistortPoints(
+        pixels.reshape(-1, 1, 2), np.array(camera.intrinsics), np.array(camera.distortion)
+    ).reshape(*pixels.shape)
+    measured = (offset / (rays @ normal[:2] + normal[2])).astype(np.float32)
+    measured[10:20, 30:50] = np.nan
+    two = np.stack([measured, measured])
+    flat = rectify(views(depth=two))
+    assert flat.depth is not None and flat.depth.dtype == np.float32
+    known = np.isfinite(flat.depth[0])
+    assert known.mean() > 0.9
+    # half a pixel's slant at most, which is what the nearest neighbour is off by
+    step = np.abs(np.stack(np.gradient(expected))).sum(axis=0).max()
+    assert np.abs(flat.depth[0] - expected)[known].max() < 0.5 * step + 1e-6
+    # the hole stays a hole of its size, nothing is interpolated across its rim
+    assert 150 < np.count_nonzero(~known[5:25, 25:55]) < 250

@@ -181,6 +181,27 @@ class Camera:
         """
         return np.where(self.undistort(mask) > 127, np.uint8(255), np.uint8(0))
 
+    def undistort_depth(self, depth: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Depths (H, W), m, as `rectified` would have measured them; NaN where they are unknown.
+
+        Depth is measured along the optical axis, which undistortion keeps. Nearest neighbours, for the mean of the
+        depths on both sides of an edge is the depth of nothing.
+        """
+        self.check_size(depth)
+        if self.is_rectified:
+            return depth
+        columns, rows = self._nearest_pixels
+        return cv2.remap(  # type: ignore[return-value]  # OpenCV's signature leaves the element type open
+            depth, columns, rows, cv2.INTER_NEAREST, borderMode=cv2.BORDER_CONSTANT, borderValue=(np.nan,)
+        )
+
+    @cached_property
+    def _nearest_pixels(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """Columns and rows (H, W) of the distorted image's pixels nearest to those of the rectified one."""
+        maps = cv2.convertMaps(*self.undistortion_maps, cv2.CV_32FC1)
+        columns, rows = (np.rint(values).astype(np.float32) for values in maps)
+        return columns, rows
+
     def check_size(self, image: NDArray[Any]) -> None:
         """Raises CameraError where `image` (H, W, ...) has another size than the camera."""
         if image.shape[:2] != (self.height, self.width):

@@ -1,4 +1,4 @@
-"""Images and masks of one moment from all cameras of a cell."""
+"""Images, masks and depths of one moment from all cameras of a cell."""
 
 from __future__ import annotations
 
@@ -22,6 +22,8 @@ class MultiViewImages:
     images: uint8 RGB (K, H, W, 3).
     masks: uint8 (K, H, W), 255 where the body is seen, 0 elsewhere.
     available: bool (K,), False where the camera gave no image; its image and mask are then not read.
+    depth: float32 (K, H, W), m along the optical axis, aligned with the colour image pixel by pixel; NaN where
+        it is unknown, everywhere for a camera without depth. None where no camera measures it.
     Raises ImagesError.
     """
 
@@ -29,6 +31,7 @@ class MultiViewImages:
     images: NDArray[np.uint8]
     masks: NDArray[np.uint8]
     available: NDArray[np.bool_]
+    depth: NDArray[np.float32] | None = None
 
     def __post_init__(self) -> None:
         cameras = tuple(self.cameras)
@@ -46,11 +49,14 @@ class MultiViewImages:
                     f" {width} x {height}; scale or crop all views to one size"
                 )
         count = len(cameras)
-        for field, kind, shape in (
+        fields: list[tuple[str, type[np.generic], tuple[int, ...]]] = [
             ("images", np.uint8, (count, height, width, 3)),
             ("masks", np.uint8, (count, height, width)),
             ("available", np.bool_, (count,)),
-        ):
+        ]
+        if self.depth is not None:
+            fields.append(("depth", np.float32, (count, height, width)))
+        for field, kind, shape in fields:
             array = np.asarray(getattr(self, field))
             if array.dtype != kind or array.shape != shape:
                 raise ImagesError(
@@ -61,6 +67,10 @@ class MultiViewImages:
         seen = self.masks[self.available]
         if ((seen != 0) & (seen != 255)).any():
             raise ImagesError("masks has values other than 0 and 255; threshold the mask first")
+        if self.depth is not None and ((self.depth <= 0) | np.isinf(self.depth)).any():
+            raise ImagesError(
+                "depth has values that are not positive or infinite; it is in m, with NaN where it is unknown"
+            )
 
 
 def rectify(views: MultiViewImages) -> MultiViewImages:
@@ -72,4 +82,7 @@ def rectify(views: MultiViewImages) -> MultiViewImages:
         images=np.stack([c.undistort(i) for c, i in zip(views.cameras, views.images, strict=True)]),
         masks=np.stack([c.undistort_mask(m) for c, m in zip(views.cameras, views.masks, strict=True)]),
         available=views.available,
+        depth=None
+        if views.depth is None
+        else np.stack([c.undistort_depth(d) for c, d in zip(views.cameras, views.depth, strict=True)]),
     )
