@@ -36,8 +36,9 @@ from estimation.twins import (
     two_zone_twin,
     with_markers,
 )
-from realsimloop_ros.estimation import estimator as estimator_module
+from realsimloop_ros.estimation import problem as problem_module
 from realsimloop_ros.estimation.estimator import TwinEstimator
+from realsimloop_ros.estimation.problem import WindowProblem
 from realsimloop_ros.estimation.updates import EstimatorSettings, MaterialUpdate, UpdateStatus
 from realsimloop_ros.estimation.window import Segment
 from realsimloop_ros.observation.likelihoods import ObservationError
@@ -221,7 +222,7 @@ def test_frames_whose_step_did_not_converge_do_not_vote(
     for k in (2, 7):
         frames[k] = with_markers(frames[k], frames[k].marker_positions + 0.1)
     given = Scene(lively_scene.poses, tuple(frames))
-    rolled = estimator_module.roll_out
+    rolled = problem_module.roll_out
     spoilt = [frame.stamp_ns for frame in (frames[2], frames[7])]
     running = estimator(gripped_twin())
 
@@ -233,7 +234,7 @@ def test_frames_whose_step_did_not_converge_do_not_vote(
         return before, end, run
 
     voting = fed(estimator(gripped_twin()), given)[-1]
-    monkeypatch.setattr(estimator_module, "roll_out", failing)
+    monkeypatch.setattr(problem_module, "roll_out", failing)
     updates = fed(running, given)
     # the spoilt frames, 10 cm off, would have told on the estimate
     assert abs(np.log(voting.material.youngs_modulus[0] / TRUE_E)) > 0.02
@@ -245,13 +246,13 @@ def test_frames_whose_step_did_not_converge_do_not_vote(
 def test_without_a_step_that_converged_the_estimate_is_held(
     lively_scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rolled = estimator_module.roll_out
+    rolled = problem_module.roll_out
 
     def failing(*arguments, **options):
         before, end, run = rolled(*arguments, **options)
         return before, end, run._replace(results=run.results.at[0].set(1))
 
-    monkeypatch.setattr(estimator_module, "roll_out", failing)
+    monkeypatch.setattr(problem_module, "roll_out", failing)
     updates = fed(estimator(gripped_twin()), Scene(lively_scene.poses, lively_scene.frames[:4]))
     for update in updates:
         assert update.status is UpdateStatus.HELD_NOT_CONVERGED
@@ -338,14 +339,14 @@ def test_an_update_that_does_not_lower_the_loss_is_taken_back(
 ) -> None:
     running = estimator(gripped_twin())
     before = running.u.copy()
-    rolled = TwinEstimator._roll_anew
+    rolled = WindowProblem.roll_anew
 
-    def worse(self: TwinEstimator, *arguments) -> Segment:
+    def worse(self: WindowProblem, *arguments) -> Segment:
         segment = rolled(self, *arguments)
         segment.evidence = replace(segment.evidence, loss=segment.evidence.loss + 1e6)
         return segment
 
-    monkeypatch.setattr(TwinEstimator, "_roll_anew", worse)
+    monkeypatch.setattr(WindowProblem, "roll_anew", worse)
     updates = fed(running, Scene(lively_scene.poses, lively_scene.frames[:3]))
     assert [update.status for update in updates] == [UpdateStatus.HELD_LOSS_NOT_REDUCED] * 2
     assert updates[0].reason == "rolled out anew, the window's loss did not fall"

@@ -9,69 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from realsimloop_ros.body.body import Body
-from realsimloop_ros.body.poses import interpolate
 from realsimloop_ros.dynamics.rollout import TwinState
 from realsimloop_ros.dynamics.stepper import StepSettings
-from realsimloop_ros.estimation.window import Segment
+from realsimloop_ros.estimation.streams import GripStream, WrenchStream
+from realsimloop_ros.estimation.window import Cut, Segment, SegmentFrame
 from realsimloop_ros.observation.likelihoods import FrameObservation, Likelihood
 from realsimloop_ros.observation.wrench_likelihood import WrenchLikelihood
 from realsimloop_ros.reduction.model import ReducedModel
-
-
-class GripStream:
-    """Poses of one grip over time, dropped once no segment can ask for them."""
-
-    def __init__(self) -> None:
-        self.stamps: deque[int] = deque()
-        self.poses: deque[NDArray[np.float64]] = deque()
-
-    def add(self, stamp_ns: int, pose: NDArray[np.float64]) -> bool:
-        if self.stamps and stamp_ns <= self.stamps[-1]:
-            return False
-        self.stamps.append(stamp_ns)
-        self.poses.append(pose)
-        return True
-
-    def at(self, stamp_ns: int) -> NDArray[np.float64]:
-        return interpolate(np.array(self.stamps), np.array(self.poses), stamp_ns)
-
-    def forget_before(self, stamp_ns: int) -> None:
-        while len(self.stamps) > 2 and self.stamps[1] < stamp_ns:
-            self.stamps.popleft()
-            self.poses.popleft()
-
-
-class WrenchStream:
-    """Wrenches of one grip over time."""
-
-    def __init__(self) -> None:
-        self.stamps: deque[int] = deque()
-        self.wrenches: deque[NDArray[np.float64]] = deque()
-
-    def add(self, stamp_ns: int, wrench: NDArray[np.float64]) -> bool:
-        if self.stamps and stamp_ns <= self.stamps[-1]:
-            return False
-        self.stamps.append(stamp_ns)
-        self.wrenches.append(wrench)
-        return True
-
-    def mean(self, stamp_ns: int, window_ns: int) -> NDArray[np.float64]:
-        """Mean (6,) of the samples within half a window of a stamp: sampled symmetrically, it stands for it."""
-        near = [
-            wrench
-            for stamp, wrench in zip(self.stamps, self.wrenches, strict=True)
-            if abs(stamp - stamp_ns) <= window_ns // 2
-        ]
-        return np.mean(near, axis=0) if near else np.full(6, np.nan)
-
-    def forget_before(self, stamp_ns: int) -> None:
-        while self.stamps and self.stamps[0] < stamp_ns:
-            self.stamps.popleft()
-            self.wrenches.popleft()
-
-    def clear(self) -> None:
-        self.stamps.clear()
-        self.wrenches.clear()
 
 
 class Track:
@@ -119,6 +63,53 @@ class Track:
         self.state: TwinState | None = None
         self.start_poses: NDArray[np.float64] | None = None
         self.begin_ns: int | None = self.origin_ns
+
+    def segment_ns(self, ticks: int) -> int:
+        """Length of a segment of so many ticks, ns."""
+        return round(self.settings.time_step * ticks * 1e9)
+
+    def take_frame(self, observation: FrameObservation) -> bool:
+        """Let a frame wait for its segment; False, and nothing is done, where a newer one has come before it."""
+        newest = self.waiting[-1].stamp_ns if self.waiting else self.begin_ns
+        if newest is not None and observation.stamp_ns < newest:
+            return False
+        self.waiting.append(observation)
+        return True
+
+    def next_cut(self, ticks: int) -> Cut | None:
+        """The next segment's share of what has come, taken out of it, once all of it has come."""
+        if not self.waiting:
+            return None
+        length = self.segment_ns(ticks)
+        if self.begin_ns is None:
+            # frames at a steady rate then lie in the middle of their segments, away from the cuts
+            self.begin_ns = self.waiting[0].stamp_ns - length // 2
+        begin, end = self.begin_ns, self.begin_ns + length
+        tick = length // ticks
+        if self.waiting[-1].stamp_ns < end or self.grips_known_until(tick) < end:
+            return None
+        step = length / ticks
+        poses = np.array([self.poses_at(round(begin + (k + 1) * step)) for k in range(ticks)])
+        begins_track = self.start_poses is None
+        if self.start_poses is None:
+            self.start_poses = self.poses_at(begin)
+        frames = []
+        while self.waiting and self.waiting[0].stamp_ns < end:
+            observation = self.waiting.popleft()
+            place = (observation.stamp_ns - begin) / step
+            at = min(int(place), ticks - 1)
+            frames.append(SegmentFrame(observation, at, place - at, self.poses_at(observation.stamp_ns)))
+        wrenches = self.wrenches_at(end, tick) if self.wrench_likelihood is not None else None
+        self.begin_ns = end
+        self.forget_before(end)
+        return Cut(end, poses.reshape(ticks, -1, 7), tuple(frames), wrenches, begins_track)
+
+    def clear_streams(self) -> None:
+        """Forget what has come about the grips."""
+        for stream in self.grips.values():
+            stream.clear()
+        for wrench in self.wrenches.values():
+            wrench.clear()
 
     def poses_at(self, stamp_ns: int) -> NDArray[np.float64]:
         """Grip poses (g, 7) in the order of body.grips."""

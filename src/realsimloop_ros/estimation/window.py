@@ -56,23 +56,30 @@ class SegmentFrame:
     grip_poses: NDArray[np.float64]
 
 
-@dataclass(eq=False)
-class Segment:
-    """A fixed number of ticks, rolled out at evidence.u.
+@dataclass(frozen=True, eq=False)
+class Cut:
+    """What is known of a fixed number of ticks before they are rolled out.
 
-    grip_poses: (c, g, 7) at the ticks; wrenches: (g, 6) measured at the last tick; start, end: states before the
-    first tick and after the last; begins_track: whether `start` is where the track started, so known for any u.
+    grip_poses: (c, g, 7) at the ticks; wrenches: (g, 6) measured at the last tick, where they are used;
+    begins_track: whether it begins where the track started, so at a state known for any u.
     """
 
     end_stamp_ns: int
     grip_poses: NDArray[np.float64]
     frames: tuple[SegmentFrame, ...]
+    wrenches: NDArray[np.float64] | None = None
+    begins_track: bool = False
+
+
+@dataclass(eq=False)
+class Segment:
+    """A cut rolled out at evidence.u; start, end: states before the first tick and after the last."""
+
+    cut: Cut
     start: TwinState
     end: TwinState
     run: Trajectory
     evidence: Evidence
-    wrenches: NDArray[np.float64] | None = None
-    begins_track: bool = False
 
 
 @eqx.filter_jit
