@@ -44,7 +44,7 @@ def reduce(
     pressed: Annotated[
         int,
         typer.Option(
-            help="Further trajectories to learn from, in which the grips press the body together so that it buckles."
+            help="Further trajectories to learn from, in which the grips press the body until it buckles."
         ),
     ] = 0,
     steps: Annotated[int, typer.Option(help="Steps per trajectory.")] = 60,
