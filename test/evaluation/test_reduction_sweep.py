@@ -41,7 +41,7 @@ def test_a_quick_sweep_writes_rows_and_a_page_and_does_nothing_twice(
         assert set(row) == KEYS
         assert row["step_ms"] > 0
     assert (sampled["cubature"], complete["cubature"]) == (True, False)
-    assert sampled["samples"] == 44
+    assert sampled["samples"] == 60
     assert complete["samples"] == 4 * complete["tets"] == 240
     # one full-order measurement stands beside both
     assert sampled["full_step_ms"] == complete["full_step_ms"] > 0
@@ -50,7 +50,7 @@ def test_a_quick_sweep_writes_rows_and_a_page_and_does_nothing_twice(
     assert complete["rms_percent"] < 3.0
     assert mesh["rms_percent"] is None
     page = (tmp_path / "reduction.md").read_text()
-    assert "| principal | quadratic | 4 | 44 |" in page
+    assert "| principal | quadratic | 4 | 60 |" in page
     assert "| principal | quadratic | 4 | 240 (all) |" in page
     for name in ("reduction_error", "reduction_cost"):
         assert f"(images/{name}.png)" in page

@@ -93,39 +93,50 @@ def held_out_error(
 
     Trajectories of which no step was kept do not judge; without any that do, all errors are infinite.
     """
-    squares, distances, diverged = [], [], 0
     judges = [trajectory for trajectory in snapshots if len(trajectory.kept)]
-    for trajectory in judges:
-        settings = StepSettings(
-            integrator_named(integrator), trajectory.time_step, gravity=jnp.asarray(trajectory.gravity)
-        )
-        material = material_of(body, trajectory.youngs_modulus, trajectory.poisson_ratio)
-        poses = jnp.asarray(trajectory.grip_poses)
-        none = no_directions(len(body.zones))
-        if body.grips:
-            state, _ = rest_state(model, settings, material, none, poses[0])
-        else:
-            state = undeformed_state(model, settings, poses[0], 0)
-        _, run = rollout(model, settings, material, none, state, poses)
-        x = np.stack([np.asarray(vertices(model, poses[k], run.latents[k])) for k in trajectory.kept])
-        distance = np.linalg.norm(x - trajectory.positions, axis=2)
-        failed = (np.asarray(run.results)[: trajectory.kept[-1] + 1] != CONVERGED).any()
-        if failed or not np.isfinite(distance).all() or distance.max() > body.size:
-            diverged += 1
-            continue
-        squares.append((distance**2).mean())
-        distances.append(distance.ravel())
+    rolled = [distances_to_full_order(body, model, trajectory, integrator) for trajectory in judges]
+    return pooled_error(body, rolled)
+
+
+def pooled_error(body: Body, rolled: Sequence[NDArray[np.float64] | None]) -> HeldOutError:
+    """The error over several rollouts, distances (k, n) of each, None where it diverged."""
+    distances = [distance for distance in rolled if distance is not None]
+    diverged = len(rolled) - len(distances)
     if not distances:
-        return HeldOutError(np.inf, np.inf, np.inf, body.size, diverged, len(judges))
-    every = np.concatenate(distances)
+        return HeldOutError(np.inf, np.inf, np.inf, body.size, diverged, len(rolled))
+    every = np.concatenate([distance.ravel() for distance in distances])
     return HeldOutError(
-        float(np.sqrt(np.mean(squares))),
+        float(np.sqrt(np.mean([(distance**2).mean() for distance in distances]))),
         float(np.percentile(every, 99)),
         float(every.max()),
         body.size,
         diverged,
-        len(judges),
+        len(rolled),
     )
+
+
+def distances_to_full_order(
+    body: Body, model: ReducedModel, trajectory: Snapshots, integrator: str
+) -> NDArray[np.float64] | None:
+    """Distances (k, n), m, of the vertices at the kept steps; None where the rollout failed, or went off by more
+    than the body's size."""
+    settings = StepSettings(
+        integrator_named(integrator), trajectory.time_step, gravity=jnp.asarray(trajectory.gravity)
+    )
+    material = material_of(body, trajectory.youngs_modulus, trajectory.poisson_ratio)
+    poses = jnp.asarray(trajectory.grip_poses)
+    none = no_directions(len(body.zones))
+    if body.grips:
+        state, _ = rest_state(model, settings, material, none, poses[0])
+    else:
+        state = undeformed_state(model, settings, poses[0], 0)
+    _, run = rollout(model, settings, material, none, state, poses)
+    x = np.stack([np.asarray(vertices(model, poses[k], run.latents[k])) for k in trajectory.kept])
+    distance = np.linalg.norm(x - trajectory.positions, axis=2)
+    failed = (np.asarray(run.results)[: trajectory.kept[-1] + 1] != CONVERGED).any()
+    if failed or not np.isfinite(distance).all() or distance.max() > body.size:
+        return None
+    return distance
 
 
 def reduce_body(

@@ -128,6 +128,18 @@ def simulate_snapshots(body: Body, settings: SnapshotSettings, index: int, *, pr
             direction = given / np.linalg.norm(given) + 0.2 * direction
     gravity = random.uniform(*settings.gravity) * direction / np.linalg.norm(direction)
     poses = random_grip_motion(body, settings, random, pressed=pressed)
+    return simulate_motion(body, settings, poses, gravity, youngs_modulus, poisson_ratio)
+
+
+def simulate_motion(
+    body: Body,
+    settings: SnapshotSettings,
+    poses: NDArray[np.float64],
+    gravity: NDArray[np.float64],
+    youngs_modulus: float,
+    poisson_ratio: float,
+) -> Snapshots:
+    """The full-order trajectory along grip poses (t, g, 7); it ends early where a step does not converge."""
     solver = FullOrderSolver(
         body,
         StableNeoHookean(),
@@ -141,8 +153,8 @@ def simulate_snapshots(body: Body, settings: SnapshotSettings, index: int, *, pr
     else:
         state = solver.rest_state()
     kept, positions = [], []
-    for step in range(settings.steps):
-        state, report = solver.step(state, material, poses[step])
+    for step, pose in enumerate(poses):
+        state, report = solver.step(state, material, pose)
         if report.result != SolveResult.CONVERGED:
             # what came before is still a valid sample of how the body deforms
             break
