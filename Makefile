@@ -30,6 +30,7 @@ test: setup $(STAMPS)/checks ## run the tests
 
 bench: setup ## time full order beside reduced, then sweep over models (hours; resumes), write docs/reduction.md
 	$(PYTHON_IN_VENV) -m realsimloop_ros.evaluation.bench
+	$(PYTHON_IN_VENV) -m realsimloop_ros.evaluation.model_judgement
 	$(PYTHON_IN_VENV) -m realsimloop_ros.evaluation.reduction_sweep --docs docs
 
 ablation-integration: setup ## compare four time integrators on a swinging beam, and write docs/integrators.md

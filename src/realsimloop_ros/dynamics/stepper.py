@@ -93,10 +93,11 @@ class StepSettings(eqx.Module):
         return len(self.integrator.rate) - 1 if self.viscous else 0
 
     def tolerance(self, dtype: jnp.dtype) -> float:
-        """move_tolerance, or, in single precision, what rounding leaves of a move, m: positions of some 0.2 m
-        round to 2e-8 m, and forces are sums over hundreds of strains that are differences of them.
+        """move_tolerance, or, in single precision, 1 um: well above what rounding leaves of a move (positions of
+        some 0.2 m round to 2e-8 m, and forces are sums over hundreds of strains that are differences of them),
+        well below what any reduced model errs by.
         """
-        return max(self.move_tolerance, 3e-7) if dtype == jnp.float32 else self.move_tolerance
+        return max(self.move_tolerance, 1e-6) if dtype == jnp.float32 else self.move_tolerance
 
 
 class Past(NamedTuple):

@@ -16,8 +16,11 @@ _COLOURS = {"principal": "tab:blue", "skinning_modes": "tab:green", "autoencoder
 _ELEMENTS = {1: "linear", 2: "quadratic"}
 
 
-def write_page(models: Sequence[dict], meshes: Sequence[dict], folder: Path) -> Path:
-    """Write reduction.md and images/ into a folder; rows as evaluation.reduction_sweep makes them."""
+def write_page(
+    models: Sequence[dict], meshes: Sequence[dict], folder: Path, judgement: dict | None = None
+) -> Path:
+    """Write reduction.md and images/ into a folder; rows as evaluation.reduction_sweep makes them, judgement as
+    evaluation.model_judgement writes it."""
     images = folder / "images"
     images.mkdir(parents=True, exist_ok=True)
     _save(_error_figure(models), images / "reduction_error.png")
@@ -44,6 +47,7 @@ def write_page(models: Sequence[dict], meshes: Sequence[dict], folder: Path) -> 
         "",
         *_mesh_table(meshes),
         "",
+        *([] if judgement is None else _judgement(judgement)),
     ]
     path = folder / "reduction.md"
     with atomic_write(path) as temporary:
@@ -97,6 +101,39 @@ def _mesh_table(rows: Sequence[dict]) -> list[str]:
         )
         lines.append("| " + " | ".join(cells) + " |")
     return lines
+
+
+def _judgement(judgement: dict) -> list[str]:
+    """The section on the shipped model."""
+    pooled = judgement["pooled"]
+    motions = sorted(judgement["motions"], key=lambda motion: (motion["determined"], -(motion["rms"] or 1e9)))
+    left_out = sum(not motion["determined"] for motion in motions)
+    lines = [
+        "## The shipped model of the dual-arm bar",
+        "",
+        f"On {len(motions)} motions of another seed than those it was made from (`python -m "
+        "realsimloop_ros.evaluation.model_judgement`), in single precision. Pressed together far enough, the bar "
+        "may buckle one way or another by a hair: where the full order itself moves by more than 0.1 % of the "
+        "length when its modulus is a thousandth larger, there is nothing to compare with, and the motion is left "
+        f"out: {left_out} of {len(motions)}. Over the others: **rms {_number(pooled['rms_percent'])} %, p99 "
+        f"{_number(pooled['p99_percent'])} % of the length**, largest {_number(1e3 * pooled['maximum'])} mm, "
+        f"{pooled['diverged']} diverged. The worst, and what was left out:",
+        "",
+        "| motion | E kPa | nu | grips at least apart mm | rms mm | full order moves by mm | judges |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for motion in motions[:6]:
+        cells = (
+            str(motion["index"]),
+            _number(1e-3 * motion["youngs_modulus"]),
+            _number(motion["poisson_ratio"]),
+            _number(1e3 * motion["nearest"]),
+            "diverged" if motion["rms"] is None else _number(1e3 * motion["rms"]),
+            _number(1e3 * motion["moved"]),
+            "yes" if motion["determined"] else "no",
+        )
+        lines.append("| " + " | ".join(cells) + " |")
+    return [*lines, ""]
 
 
 def _error_figure(rows: Sequence[dict]) -> Figure:

@@ -56,10 +56,10 @@ class SweepSettings:
     sizes: tuple[int, ...] = (5, 10, 20, 40, 80)
     meshes: tuple[tuple[int, int, int], ...] = ((40, 3, 3), (56, 4, 4), (80, 5, 5), (104, 7, 6), (130, 8, 8))
     mesh_size: int = 36
-    snapshots: SnapshotSettings = field(default_factory=lambda: SnapshotSettings(trajectories=60))
+    snapshots: SnapshotSettings = field(default_factory=lambda: SnapshotSettings(trajectories=60, pressed=40))
     repetitions: int = 5
     steps: int = 48
-    full_order_tets: int = 12_500
+    full_order_tets: int = 2_500
 
 
 QUICK = SweepSettings(
@@ -297,7 +297,9 @@ def run_sweep(
     kept = [row for row in kept if "element_order" not in row]
     with atomic_write(path) as temporary:
         temporary.write_text(json.dumps(kept + models + meshes, indent=1) + "\n", encoding="utf-8")
-    page = write_page(models, meshes, docs or out)
+    judged = out / "judgement.json"
+    judgement = json.loads(judged.read_text()) if judged.is_file() else None
+    page = write_page(models, meshes, docs or out, judgement)
     console.print(f"{path}\n{page}", highlight=False)
 
 
