@@ -33,6 +33,11 @@ COMMANDS = {
     "reduce-experiment": Command(
         "realsimloop_ros.evaluation.commands", "reduce_experiment", "Make the reduced model of an experiment."
     ),
+    "fit-splats": Command(
+        "realsimloop_ros.evaluation.real_views",
+        "fit_splats_command",
+        "Fit splats to real views, judge a view left out.",
+    ),
     "import-c3d": Command("realsimloop_ros.evaluation.commands", "import_c3d", "Write a .c3d capture as a bag."),
 }
 

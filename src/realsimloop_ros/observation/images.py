@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import cv2
 import numpy as np
 from numpy.typing import NDArray
 
@@ -85,4 +86,32 @@ def rectify(views: MultiViewImages) -> MultiViewImages:
         depth=None
         if views.depth is None
         else np.stack([c.undistort_depth(d) for c, d in zip(views.cameras, views.depth, strict=True)]),
+    )
+
+
+def crop_to_masks(views: MultiViewImages, margin: int) -> MultiViewImages:
+    """Windows of rectified views, of one size, that hold the masks and `margin` px around them where there are as
+    many. A view without a mask keeps its middle.
+    """
+    cameras = views.cameras
+    boxes = np.array([cv2.boundingRect(mask) for mask in views.masks])  # x, y, width, height
+    width = min(int(boxes[:, 2].max()) + 2 * margin, cameras[0].width)
+    height = min(int(boxes[:, 3].max()) + 2 * margin, cameras[0].height)
+    middles = np.where(
+        boxes[:, 2:] > 0, boxes[:, :2] + boxes[:, 2:] // 2, (cameras[0].width // 2, cameras[0].height // 2)
+    )
+    corners = np.clip(
+        middles - (width // 2, height // 2), 0, (cameras[0].width - width, cameras[0].height - height)
+    ).tolist()
+    windows = [np.s_[top : top + height, left : left + width] for left, top in corners]
+    return MultiViewImages(
+        cameras=tuple(
+            camera.cropped(left, top, width, height) for camera, (left, top) in zip(cameras, corners, strict=True)
+        ),
+        images=np.stack([image[window] for image, window in zip(views.images, windows, strict=True)]),
+        masks=np.stack([mask[window] for mask, window in zip(views.masks, windows, strict=True)]),
+        available=views.available,
+        depth=None
+        if views.depth is None
+        else np.stack([depth[window] for depth, window in zip(views.depth, windows, strict=True)]),
     )
