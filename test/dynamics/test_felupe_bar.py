@@ -100,7 +100,7 @@ def test_the_shipped_reduced_model_agrees_with_felupe(reference: Reference) -> N
     # of the body's size, a tenth of the 0.5 % asked for; measured: 0.022 %, rms 0.008 %
     assert error.max() < 0.0005 * BODY.size
     found = np.asarray(resting_wrenches(model, settings, poses, material, state.latents[0]))
-    # a force below 1 N is the body's weight and what bends it: the share is of that much at least. The project asks
-    # for 1 %. Measured: forces within 0.33 %, moments within 0.4 %, but for the left end stretched, 1.3 % (0.26 of
+    # a force below 1 N is the body's weight and what bends it: the share is of that much at least. Asked for: 1 %.
+    # Measured: forces within 0.33 %, moments within 0.4 %, but for the left end stretched, 1.3 % (0.26 of
     # the 20.6 mN m by which the weight bends it)
     assert_wrenches_agree(found, reference.wrenches, (0.01, 0.015), smallest=1.0)
