@@ -14,7 +14,7 @@ PIP_INSTALL = $(PYTHON_IN_VENV) -m pip install -q -c constraints.txt
 export AMENT_PREFIX_PATH = $(abspath $(VENV))
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: help setup demo test bench ablation-integration lint format clean
+.PHONY: help setup demo test bench faults ablation-integration lint format clean
 .DEFAULT_GOAL := help
 
 help: ## show this list
@@ -28,10 +28,15 @@ demo: setup ## run the dual-arm cell as separate processes and write out/demo/re
 test: setup $(STAMPS)/checks ## run the tests
 	$(PYTHON_IN_VENV) -m pytest
 
-bench: setup ## time full order beside reduced, then sweep over models (hours; resumes), write docs/reduction.md
+bench: setup ## time full order beside reduced, then adaptation in real time, then sweep over models (hours; resumes)
 	$(PYTHON_IN_VENV) -m realsimloop_ros.evaluation.bench
+	$(PYTHON_IN_VENV) -m realsimloop_ros.nodes.adaptation_bench
 	$(PYTHON_IN_VENV) -m realsimloop_ros.evaluation.model_judgement
 	$(PYTHON_IN_VENV) -m realsimloop_ros.evaluation.reduction_sweep --docs docs
+
+faults: setup ## put each fault into a recording of the dual-arm cell, and write docs/faults.md
+	[ -d $(OUT)/demo/bag ] || $(VENV)/bin/realsimloop demo --out $(OUT)/demo
+	$(PYTHON_IN_VENV) -m realsimloop_ros.evaluation.fault_study $(OUT)/demo/bag --docs docs
 
 ablation-integration: setup ## compare four time integrators on a swinging beam, and write docs/integrators.md
 	$(PYTHON_IN_VENV) -m realsimloop_ros.evaluation.integration_ablation --out $(OUT)/bench --docs docs

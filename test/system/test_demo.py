@@ -22,8 +22,12 @@ TIME_LIMIT = 600.0  # s: far more than it takes, for a machine that is busy with
 
 
 def realsimloop(*arguments: str) -> subprocess.Popen[str]:
+    return started("-m", "realsimloop_ros.cli", *arguments)
+
+
+def started(*arguments: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-m", "realsimloop_ros.cli", *arguments],
+        [sys.executable, *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -106,3 +110,29 @@ def test_the_live_run_and_its_evaluation_agree(run: tuple[Path, str], replays: l
         theirs = getattr(replay, name)[np.isin(replay.stamps_ns, both)]
         # no frame was dropped, so the same numbers went through the same code: at most rounding is left
         np.testing.assert_allclose(ours, theirs, rtol=1e-9)
+
+
+def test_its_bag_replayed_in_real_time_gives_the_bench_its_figures(run: tuple[Path, str], tmp_path: Path) -> None:
+    command = [
+        "-m",
+        "realsimloop_ros.nodes.adaptation_bench",
+        "--bag",
+        str(run[0] / "bag"),
+        "--out",
+        str(tmp_path),
+    ]
+    told(started(*command))
+    found = json.loads((tmp_path / "adaptation.json").read_text())
+    assert list(found) == [
+        "p50_s", "p99_s", "latency_p50_s", "latency_p99_s",
+        "frames", "dropped", "reconstruction_mean_mm", "reconstruction_p95_mm",
+    ]  # fmt: skip
+    assert 0.0 < found["p50_s"] <= found["p99_s"]
+    # theta waits for the frame that closes its segment: half a period at least
+    assert 0.05 < found["latency_p50_s"] <= found["latency_p99_s"]
+    # a machine that is busy may drop some, but not most
+    assert found["frames"] + found["dropped"] == FRAMES - 1
+    assert found["frames"] > FRAMES // 2
+    # as for the demo itself
+    assert 0.0 < found["reconstruction_mean_mm"] < 2.0
+    assert found["reconstruction_mean_mm"] < found["reconstruction_p95_mm"]

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from realsimloop_ros.body.body import surface_triangles
 from realsimloop_ros.dynamics.live import PoseHistory
 from realsimloop_ros.estimation.twin import Twin
+from realsimloop_ros.observation.camera_health import CameraHealth
 from realsimloop_ros.observation.cameras import Camera
 from realsimloop_ros.observation.images import MultiViewImages
 from realsimloop_ros.observation.synchroniser import SynchronisedSet, Synchroniser, SynchroniserSettings
@@ -18,7 +19,7 @@ from realsimloop_ros.observation.view_masks import ViewMasker
 from realsimloop_ros.reduction.model import kinematics
 
 # the defaults of the node's parameters, ns
-_TOLERANCE, _TIMEOUT, _JUMP = 20_000_000, 300_000_000, 1_000_000_000
+_TOLERANCE, _TIMEOUT, JUMP_NS = 20_000_000, 300_000_000, 1_000_000_000
 
 Pixels = NDArray[np.uint8]
 
@@ -39,10 +40,13 @@ class CameraSets:
                 tolerance=_TOLERANCE,
                 timeout=_TIMEOUT,
                 minimum_period=round(0.5e9 / rate),
-                jump=_JUMP,
+                jump=JUMP_NS,
             )
         )
         self._masker = ViewMasker(cameras, surface_triangles(twin.body))
+        names = [camera.name for camera in cameras]
+        self._arrivals, self._health = CameraHealth(names), CameraHealth(names)
+        self._conditions: dict[str, str] = {}
         self._waiting: deque[SynchronisedSet[Pixels]] = deque()
         self._resets = 0
         self.without_mask = 0
@@ -55,12 +59,23 @@ class CameraSets:
 
     def add_pose(self, grip: str, stamp_ns: int, pose: NDArray[np.float64]) -> list[tuple[int, MultiViewImages]]:
         """A grip's pose (7,). Returns stamps and views that are ready now."""
-        self._grips[grip].add(stamp_ns, pose)
+        history = self._grips[grip]
+        if history.newest is not None and stamp_ns < history.newest - JUMP_NS:
+            history.clear()
+        history.add(stamp_ns, pose)
         return self._ready()
+
+    def new_conditions(self) -> dict[str, str]:
+        """What is wrong with cameras since the last call: texts by `KIND.CAMERA`."""
+        found, self._conditions = self._conditions, {}
+        return found
 
     def add_image(self, camera: str, stamp_ns: int, image: Pixels) -> list[tuple[int, MultiViewImages]]:
         """An image (H, W, 3) of a camera. Returns stamps and views that are ready now."""
+        self._conditions |= self._arrivals.arrived(camera, stamp_ns, JUMP_NS)
         self._waiting.extend(self._synchroniser.add(camera, stamp_ns, image))
+        absent = self._synchroniser.statistics.absent
+        self._conditions |= {f"absent.{name}": f"{name} is silent: sets go without it" for name in absent}
         return self._ready()
 
     def _ready(self) -> list[tuple[int, MultiViewImages]]:
@@ -77,10 +92,14 @@ class CameraSets:
         if resets != self._resets:
             self._resets = resets
             self._masker.reset()
+            self._health.reset()
         poses = np.array([history.at(images.stamp_ns) for history in self._grips.values()])
         for history in self._grips.values():
             history.forget_before(images.stamp_ns)
         expected = np.asarray(kinematics(self._model, jnp.asarray(poses)).base)
-        masked = self._masker.mask(images.frames, expected)
+        usable, conditions = self._health.look(images.frames)
+        masked = self._masker.mask(usable, expected)
         self.without_mask += len(masked.failures)
+        self._conditions |= conditions | self._health.masked(masked.quality)
+        self._conditions |= {f"no_mask.{name}": f"{name}: {text}" for name, text in masked.failures.items()}
         return masked.views

@@ -17,7 +17,7 @@ from realsimloop_ros.evaluation.cell_run import CellResult, CellRunError, load_c
 from realsimloop_ros.evaluation.held_theta import held_material
 from realsimloop_ros.evaluation.provenance import provenance
 from realsimloop_ros.evaluation.record import RunRecord
-from realsimloop_ros.evaluation.replay import CellReplay, replay_cell_bag
+from realsimloop_ros.evaluation.replay import CellReplay, Condition, replay_cell_bag
 from realsimloop_ros.evaluation.theta_trace import ThetaSample, held_trace, sample_of_update, trace_of
 from realsimloop_ros.mechanics.material import Material
 from realsimloop_ros.observation.cell_file import CellFile
@@ -25,10 +25,11 @@ from realsimloop_ros.observation.cell_file import CellFile
 
 @dataclass(frozen=True, eq=False)
 class CellEvaluation:
-    """updates: none where theta was held."""
+    """updates: none where theta was held; conditions: see CellReplay."""
 
     record: RunRecord
     updates: tuple[MaterialUpdate, ...]
+    conditions: tuple[Condition, ...] = ()
 
 
 def evaluate_cell_bag(
@@ -71,7 +72,9 @@ def evaluate_cell_bag(
         schedule += [ScheduledTheta(sample.stamp_ns, sample.material) for sample in samples]
         notices.note(prior_note(twin))
         notices.note(_against_live(samples, recording.theta))
-    states, failures = twin_motion(twin, schedule, replay.grips)
+    for condition in replay.conditions:
+        notices.note(f"First seen at {condition.stamp_ns * 1e-9:.1f} s: {condition.text}.")
+    states, failures = (None, 0) if replay.resets else twin_motion(twin, schedule, replay.grips)
     if failures:
         notices.warn(f"{bag}: {failures} time steps of the twin did not converge")
     notices.note(f"Used images of {', '.join(replay.cameras) or 'no camera'}.")
@@ -90,7 +93,7 @@ def evaluate_cell_bag(
         command, seed=truth.seed, body_hashes={cell.name: twin.body.content_hash}, settings=settings
     )
     record = make_record(bag, cell, twin, result, truth, recording.truth, origin, notices, pictures=pictures)
-    return CellEvaluation(record, replay.updates)
+    return CellEvaluation(record, replay.updates, replay.conditions)
 
 
 def _seconds(replay: CellReplay) -> float:

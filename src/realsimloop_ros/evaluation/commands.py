@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from realsimloop_ros.evaluation.c3d import read_c3d
+from realsimloop_ros.evaluation.faults import FAULTS, write_faulty_bag
 from realsimloop_ros.evaluation.marker_messages import write_marker_bag
 from realsimloop_ros.evaluation.quantities import SHOWN, ShownQuantity, band
 from realsimloop_ros.evaluation.record import RunRecord, save_record
@@ -89,6 +90,10 @@ def evaluate(
         Path | None,
         typer.Option(help="What a virtual cell left about its truth. Default: the folder `truth` beside the bag."),
     ] = None,
+    fault: Annotated[
+        str | None,
+        typer.Option(help=f"Put a fault into the cell's recorded images first: one of {', '.join(FAULTS)}."),
+    ] = None,
 ) -> None:
     """Evaluate recordings without running any node, and write a report. The same input gives the same numbers.
 
@@ -105,7 +110,7 @@ def evaluate(
         record = (
             _evaluated_experiments(inputs, theta, command)
             if cell is None
-            else _evaluated_bag(inputs, cell, theta, truth, command)
+            else _evaluated_bag(inputs, cell, theta, truth, command, fault, out)
         )
         save_record(out / "record", record)
         report = write_report(out, record)
@@ -177,7 +182,9 @@ def _evaluated_experiments(paths: list[Path], theta: str, command: str) -> RunRe
     return evaluate_experiments(paths, theta=theta, command=command)
 
 
-def _evaluated_bag(bags: list[Path], cell: str, theta: str, truth: Path | None, command: str) -> RunRecord:
+def _evaluated_bag(
+    bags: list[Path], cell: str, theta: str, truth: Path | None, command: str, fault: str | None, out: Path
+) -> RunRecord:
     from realsimloop_ros.evaluation.cell_evaluation import evaluate_cell_bag
     from realsimloop_ros.observation.cell_file import load_cell
 
@@ -186,6 +193,12 @@ def _evaluated_bag(bags: list[Path], cell: str, theta: str, truth: Path | None, 
     path = configuration_file("cells", cell)
     loaded = load_cell(path)
     settings = [path, loaded.resolve(loaded.estimator)]
+    bag = bags[0]
+    if fault is not None:
+        # kept: it can be replayed to the nodes as well
+        truth = bag.parent / "truth" if truth is None else truth
+        bag = out / "faulty_bag"
+        write_faulty_bag(bags[0], bag, loaded, fault)
     return evaluate_cell_bag(
-        bags[0], loaded, theta=theta, truth_folder=truth, command=command, settings=settings
+        bag, loaded, theta=theta, truth_folder=truth, command=command, settings=settings
     ).record

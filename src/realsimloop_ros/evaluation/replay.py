@@ -15,16 +15,26 @@ from realsimloop_ros.estimation.twin import Twin
 from realsimloop_ros.estimation.updates import MaterialUpdate
 from realsimloop_ros.evaluation.bags import BagError
 from realsimloop_ros.evaluation.captures import PoseTrack
-from realsimloop_ros.evaluation.cell_cameras import CameraSets
+from realsimloop_ros.evaluation.cell_cameras import JUMP_NS, CameraSets
 from realsimloop_ros.evaluation.cell_intake import CellIntake
 from realsimloop_ros.evaluation.cell_recording import Notices, present_topics, read_messages
 from realsimloop_ros.evaluation.marker_messages import stamp_of
 from realsimloop_ros.observation.cameras import Camera
 from realsimloop_ros.observation.cell_file import CellFile, GripEntry
+from realsimloop_ros.observation.clock_jumps import ClockJumps
 from realsimloop_ros.observation.likelihoods import FrameObservation
 
 Handler = Callable[[int, Any], None]
 _TakeGrip = Callable[[str, int, NDArray[np.float64]], None]
+
+
+@dataclass(frozen=True)
+class Condition:
+    """Something that is not as it should be. stamp_ns: when the recording first showed it; kind: `KIND.CAMERA`."""
+
+    stamp_ns: int
+    kind: str
+    text: str
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,7 +43,8 @@ class CellReplay:
 
     updates: of theta, in their order; grips: poses in the order of the body's grips; cameras: names of those whose
     images were used; frame_stamps_ns: of the frames that reached the estimator; drops: by cause; seconds: of
-    wall-clock time that it took.
+    wall-clock time that it took; resets: times that the stamps jumped back; conditions: what was wrong with
+    cameras and clocks.
     """
 
     updates: tuple[MaterialUpdate, ...]
@@ -42,6 +53,8 @@ class CellReplay:
     frame_stamps_ns: NDArray[np.int64]
     drops: dict[str, int]
     seconds: float
+    resets: int = 0
+    conditions: tuple[Condition, ...] = ()
 
 
 def replay_cell_bag(
@@ -58,19 +71,28 @@ def replay_cell_bag(
     estimator = twin.estimator(wrenches=source.has_wrenches)
     updates: list[MaterialUpdate] = []
     frames: list[int] = []
+    jumps = ClockJumps(JUMP_NS)
+
+    def notice_jump(stream: str, stamp_ns: int) -> None:
+        if jumps.jumped(stream, stamp_ns):
+            estimator.reset()
+            source.note({"clock_jump": f"{stream} jumped back in time"})
 
     def take_pose(grip: str, stamp_ns: int, pose: NDArray[np.float64]) -> None:
+        notice_jump(grip, stamp_ns)
         source.keep_pose(grip, stamp_ns, pose)
         if estimate:
             estimator.add_grip_pose(grip, stamp_ns, pose)
             updates.extend(estimator.advance())
 
     def take_frame(frame: FrameObservation) -> None:
+        notice_jump("observation", frame.stamp_ns)
         frames.append(frame.stamp_ns)
         if estimate:
             updates.extend(estimator.add_observation(frame))
 
     def take_wrench(grip: str, stamp_ns: int, wrench: NDArray[np.float64]) -> None:
+        notice_jump(f"{grip} wrench", stamp_ns)
         if estimate:
             estimator.add_wrench(grip, stamp_ns, wrench)
             updates.extend(estimator.advance())
@@ -85,6 +107,8 @@ def replay_cell_bag(
         np.array(frames, np.int64),
         drops,
         time.perf_counter() - began,
+        jumps.count,
+        tuple(source.conditions.values()),
     )
 
 
@@ -96,8 +120,15 @@ class _Source:
         self._topics = present_topics(bag)
         self._poses: dict[str, dict[int, NDArray[np.float64]]] = {grip.name: {} for grip in cell.grips}
         self.drops: dict[str, int] = {}
+        self.conditions: dict[str, Condition] = {}
+        self._now = 0
         self.cameras = self._used_cameras()
         self.has_wrenches = self._wrenches_recorded()
+
+    def note(self, conditions: dict[str, str]) -> None:
+        """Keep the first of each kind, with the recording's time."""
+        for kind, text in conditions.items():
+            self.conditions.setdefault(kind, Condition(self._now, kind, text))
 
     def keep_pose(self, grip: str, stamp_ns: int, pose: NDArray[np.float64]) -> None:
         self._poses[grip].setdefault(stamp_ns, pose)
@@ -132,8 +163,10 @@ class _Source:
 
         def take_everywhere(grip: str, stamp_ns: int, pose: NDArray[np.float64]) -> None:
             take_pose(grip, stamp_ns, pose)
-            for stamp, views in sets.add_pose(grip, stamp_ns, pose) if sets is not None else ():
-                take(FrameObservation(stamp, views=views))
+            if sets is not None:
+                for stamp, views in sets.add_pose(grip, stamp_ns, pose):
+                    take(FrameObservation(stamp, views=views))
+                self.note(sets.new_conditions())
 
         intake = CellIntake(self._cell, self._twin.body, self.cameras, take_everywhere, self._notices)
 
@@ -154,6 +187,7 @@ class _Source:
                 if sets is not None and image is not None:
                     for stamp, views in sets.add_image(camera.name, stamp_of(message.header), image):
                         take(FrameObservation(stamp, views=views))
+                    self.note(sets.new_conditions())
 
             return look
 
@@ -176,7 +210,15 @@ class _Source:
             handlers["observation"] = lambda _, message: take(intake.observation("observation", message))
         elif self._twin.body.marker_names:
             handlers["markers"] = lambda _, message: take(intake.markers("markers", message))
-        read_messages(self._bag, handlers, self._notices)
+
+        def timed(handler: Handler) -> Handler:
+            def take_timed(stamp_ns: int, message: Any) -> None:
+                self._now = stamp_ns
+                handler(stamp_ns, message)
+
+            return take_timed
+
+        read_messages(self._bag, {topic: timed(handler) for topic, handler in handlers.items()}, self._notices)
         self.drops = {**intake.drops, **(sets.dropped if sets is not None else {})}
         without = [grip.name for grip in self._cell.grips if not self._poses[grip.name]]
         if without or not taken:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -34,6 +35,7 @@ from realsimloop_ros.nodes.parameters import Parameter
 from realsimloop_ros.nodes.qos import IMAGES, STREAM
 from realsimloop_ros.nodes.runtime import LatestWorker, run_node
 from realsimloop_ros.nodes.twin_node import EVERY_ONE, Durations, TwinNode
+from realsimloop_ros.observation.camera_health import CameraHealth
 from realsimloop_ros.observation.synchroniser import SynchronisedSet, Synchroniser, SynchroniserSettings
 from realsimloop_ros.observation.view_masks import ViewMasker
 from realsimloop_ros.reduction.model import ReducedModel, kinematics, load_reduced_body
@@ -86,6 +88,8 @@ class CameraSync(TwinNode):
         self._grips = {grip.name: PoseHistory() for grip in self.body.grips}
         self._waiting: deque[SynchronisedSet[Pixels]] = deque()
         self._masker = ViewMasker(self.cameras, surface_triangles(self.body))
+        # two: what arrives is noted in the executor's thread, what is seen on the worker's
+        self._arrivals, self._health = CameraHealth(names), CameraHealth(names)
         self._seen_resets = 0
         self._counted: dict[str, int] = {}
         self._durations = Durations()
@@ -135,7 +139,10 @@ class CameraSync(TwinNode):
         except MessageError as error:
             self.reject(error)
             return
-        self._waiting.extend(self._synchroniser.add(entry.name, stamp_ns(message.header), pixels))
+        stamp = stamp_ns(message.header)
+        jump = round(self.parameters["jump_threshold"] * 1e9)
+        self._report_conditions(self._arrivals.arrived(entry.name, stamp, jump))
+        self._waiting.extend(self._synchroniser.add(entry.name, stamp, pixels))
         self._hand_over()
 
     def _on_pose(self, grip: str, topic: str, message: PoseStamped) -> None:
@@ -186,7 +193,11 @@ class CameraSync(TwinNode):
         if job.resets != self._seen_resets:
             self._seen_resets = job.resets
             self._masker.reset()
-        masked = self._masker.mask(job.images.frames, self._expected(job.grip_poses))
+            self._health.reset()
+        usable, conditions = self._health.look(job.images.frames)
+        self._report_conditions(conditions)
+        masked = self._masker.mask(usable, self._expected(job.grip_poses))
+        self._report_conditions(self._health.masked(masked.quality))
         for name, text in masked.failures.items():
             self.diagnostics.count_drop("no_mask")
             self.condition(f"no_mask.{name}", f"{name}: {text}")
@@ -208,6 +219,10 @@ class CameraSync(TwinNode):
             )
         )
         self._durations.add(time.perf_counter() - began)
+
+    def _report_conditions(self, conditions: Mapping[str, str]) -> None:
+        for name, text in conditions.items():
+            self.condition(name, text)
 
     def _report(self) -> None:
         statistics = self._synchroniser.statistics

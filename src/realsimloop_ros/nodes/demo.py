@@ -16,7 +16,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
 
+import numpy as np
 import typer
+from numpy.typing import NDArray
 from rich.console import Console
 from rich.live import Live
 from rich.progress_bar import ProgressBar
@@ -83,17 +85,13 @@ def demo(
     """
     with plain_errors():
         out = out.resolve()
-        clear_folder(out)
         started = datetime.now(UTC)
         command = "realsimloop " + shlex.join(sys.argv[1:])
-        with atomic_write(out / MARK) as path:
-            path.write_text(
-                json.dumps({"format": _FORMAT, "command": command, "writes": WRITTEN}, indent=2) + "\n"
-            )
+        take_folder(out, command)
         length = duration or load_scenario(configuration_file("scenarios", scenario)).duration
         graph = demo_graph(out, cell, scenario, length, seed)
         console = Console()
-        result, latencies = _run(graph, out, cell, length, console)
+        result, latencies = run_watched(graph, out, cell, length, console)
         if result.status != 0:
             print(f"error: {result.reason}; logs: {out / 'log'}", file=sys.stderr)
         elif not (out / "truth" / "run.json").is_file():
@@ -124,6 +122,13 @@ def demo_graph(out: Path, cell: str, scenario: str, duration: float, seed: int) 
     )
 
 
+def take_folder(folder: Path, command: str) -> None:
+    """Clear a folder and mark it as this command's. Raises DemoError as clear_folder does."""
+    clear_folder(folder)
+    with atomic_write(folder / MARK) as path:
+        path.write_text(json.dumps({"format": _FORMAT, "command": command, "writes": WRITTEN}, indent=2) + "\n")
+
+
 def clear_folder(folder: Path) -> None:
     """Remove what an earlier demo wrote into a folder, and nothing else. Raises DemoError where the folder holds
     something and no demo wrote it.
@@ -150,8 +155,13 @@ def _is_ours(mark: Path) -> bool:
         return False
 
 
-def _run(graph: Graph, out: Path, cell: str, duration: float, console: Console) -> tuple[RunResult, dict]:
-    """Run the graph with its output in log/console.log, and show how far it is."""
+def run_watched(
+    graph: Graph, out: Path, cell: str, duration: float, console: Console
+) -> tuple[RunResult, dict[str, NDArray[np.float64]]]:
+    """Run the graph with its output in log/console.log, and show how far it is.
+
+    duration: of the run by its own clock, s. Returns wall-clock durations by stage, s, beside the result.
+    """
     (out / "log").mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
         stack.enter_context(clean_shared_memory())

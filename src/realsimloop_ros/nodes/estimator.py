@@ -34,6 +34,7 @@ from realsimloop_ros.nodes.qos import STREAM
 from realsimloop_ros.nodes.runtime import run_node
 from realsimloop_ros.nodes.theta_publisher import ThetaPublisher
 from realsimloop_ros.nodes.twin_node import EVERY_ONE, OrderedWorker, TwinNode
+from realsimloop_ros.observation.clock_jumps import ClockJumps
 from realsimloop_ros.observation.image_likelihood import compile_kernels
 from realsimloop_ros.observation.images import MultiViewImages
 from realsimloop_ros.observation.likelihoods import FrameObservation
@@ -96,8 +97,7 @@ class Estimator(TwinNode):
         self._marker_frame = self.parameters["marker_frame"] or self.cell.world_frame
         self._limit = self.parameters["queue_length"] or (50 if self.source == "images" else 2000)
         self.core = self._twin.estimator()
-        self._newest: dict[str, int] = {}
-        self._resets = 0
+        self._jumps = ClockJumps(round(self.parameters["jump_threshold"] * 1e9))
         self._worker: OrderedWorker[_Item] | None = None
 
     def warm_up(self) -> None:
@@ -189,7 +189,7 @@ class Estimator(TwinNode):
             self.reject(error)
             return
         self._notice_jump("observation", observation.stamp_ns)
-        self._theta.publish(self.core.add_observation(observation), resets=self._resets)
+        self._theta.publish(self.core.add_observation(observation), resets=self._jumps.count)
         track = self.core.tracks[0]
         if len(track.waiting) > self._limit and track.grips_known_until() < track.waiting[0].stamp_ns:
             track.waiting.popleft()
@@ -215,16 +215,12 @@ class Estimator(TwinNode):
 
     def _notice_jump(self, stream: str, stamp_ns: int) -> None:
         """Begin anew where a stream's stamps jump back: the clock was set."""
-        newest = self._newest.get(stream)
-        if newest is not None and stamp_ns < newest - round(self.parameters["jump_threshold"] * 1e9):
-            self._newest.clear()
-            self._resets += 1
+        if self._jumps.jumped(stream, stamp_ns):
             self.core.reset()
             self.condition("clock_jump", f"{stream} jumped back in time: the window begins anew, theta is kept")
-        self._newest[stream] = max(stamp_ns, self._newest.get(stream, stamp_ns))
 
     def _advance(self) -> None:
-        self._theta.publish(self.core.advance(), resets=self._resets)
+        self._theta.publish(self.core.advance(), resets=self._jumps.count)
 
     def close(self) -> None:
         """Stop estimating."""
