@@ -354,6 +354,32 @@ def test_an_update_that_does_not_lower_the_loss_is_taken_back(
     np.testing.assert_array_equal(running.u, before)
 
 
+def test_an_update_rolls_out_two_segments_however_far_the_estimate_moves(
+    lively_scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rolled, counts = problem_module.roll_out, [0]
+
+    def counting(*arguments, **options):
+        counts[-1] += 1
+        return rolled(*arguments, **options)
+
+    monkeypatch.setattr(problem_module, "roll_out", counting)
+    running = estimator(gripped_twin(), 0.5 * TRUE_E, settings=replace(SETTINGS, window=12))
+    for item in sorted(
+        [*lively_scene.poses, *lively_scene.frames], key=lambda i: getattr(i, "stamp_ns", 0) or i[1]
+    ):
+        if isinstance(item, tuple):
+            running.add_grip_pose(*item)
+        elif running.add_observation(item):
+            counts.append(0)
+    # the new segment, and one anew: the check of a step, or one that was linearised too far away
+    assert max(counts) == 2
+    assert running.material.youngs_modulus[0] == pytest.approx(TRUE_E, rel=0.02)
+    # once the estimate rests, every segment has been linearised near it
+    for segment in running.tracks[0].segments:
+        assert np.abs(segment.evidence.u - running.u).max() <= SETTINGS.relinearise_beyond
+
+
 # -- what is reported ------------------------------------------------------------------------------------------
 
 

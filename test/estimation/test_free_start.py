@@ -62,7 +62,7 @@ def running(free_start: int = MODES) -> TwinEstimator:
         start_velocity=0.05,
     )
     space = parameter_space(twin, 1.5 * TRUE_E, poisson_ratio=None)
-    return TwinEstimator([free], space, replace(SETTINGS, window=20, forgetting=1.0))
+    return TwinEstimator([free], space, replace(SETTINGS, window=20, forgetting=1.0, relinearisations=60))
 
 
 def test_the_start_is_found_with_the_material(released: Scene) -> None:

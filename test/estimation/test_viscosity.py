@@ -76,7 +76,9 @@ def estimated(frames: tuple[FrameObservation, ...], scheme: Integrator) -> Mater
         Parameter("bar", "viscosity", float(np.log(3.0)), 1.0, 1e5),
     )
     held = track(twin, StepSettings(scheme, STEP, viscous=True), start="undeformed", origin_ns=BEGIN_NS)
-    moving = EstimatorSettings(window=30, ticks_per_segment=round(5 * FRAME / STEP), forgetting=1.0)
+    moving = EstimatorSettings(
+        window=30, ticks_per_segment=round(5 * FRAME / STEP), forgetting=1.0, relinearisations=90
+    )
     running = TwinEstimator([held], ParameterSpace(("bar",), parameters, prior), moving)
     return fed(running, scene_of_frames(frames))[-1]
 

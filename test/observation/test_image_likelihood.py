@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from realsimloop_ros.observation import likelihood_kernels, splat_kernels, splat_projection
-from realsimloop_ros.observation.appearance import AppearanceSettings, initialise_splats
+from realsimloop_ros.observation.appearance import AppearanceSettings, fit_appearance, initialise_splats
 from realsimloop_ros.observation.cameras import CameraError, pinhole_views
 from realsimloop_ros.observation.image_likelihood import (
     ImageNoise,
@@ -19,6 +19,7 @@ from realsimloop_ros.observation.image_likelihood import (
     measured_noise,
 )
 from realsimloop_ros.observation.images import MultiViewImages
+from realsimloop_ros.observation.likelihoods import FrameObservation, ImageLikelihood, PredictedState
 from realsimloop_ros.observation.rasterizers import render
 from realsimloop_ros.observation.splats import Splats
 
@@ -253,3 +254,20 @@ def test_distorted_views_are_refused(splats, bar, cell_cameras, box_views):
 def test_a_noise_model_that_makes_no_sense_is_named(changes, words):
     with pytest.raises(ImageNoiseError, match=words):
         ImageNoise(**changes)
+
+
+def test_an_appearance_is_renewed_over_several_frames_and_in_use_when_it_is_done(bar, cell_cameras, box_views):
+    settings = AppearanceSettings(count=200, iterations=2, opacity_rate=0.0, scale_rate=0.0)
+    likelihood = ImageLikelihood(bar, appearance=settings, refresh_iterations=5, iterations_per_frame=2)
+    x = bar.rest_positions
+    predicted = PredictedState(x, np.moveaxis(modes(x), 0, 2), np.zeros(2))
+    likelihood.prepare(predicted, FrameObservation(0, views=box_views(cell_cameras)))
+    first, later = likelihood.splats, box_views(cell_cameras, gain=0.8)
+    likelihood.refresh(predicted, FrameObservation(1, views=later))
+    for _ in range(2):
+        likelihood.work()
+        assert likelihood.splats is first
+    likelihood.work()
+    at_once = fit_appearance(first, x, later, replace(settings, iterations=5))
+    np.testing.assert_array_equal(likelihood.splats.colours, at_once.colours)
+    assert not np.array_equal(at_once.colours, first.colours)

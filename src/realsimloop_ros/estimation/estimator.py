@@ -11,7 +11,6 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
@@ -40,7 +39,7 @@ class TwinEstimator:
                     f"tracks: zones {track.body.zone_names} differ from the theta's {space.zone_names}"
                 )
         self.problem = WindowProblem(tracks, space, settings)
-        self.method: Method = GaussNewton()
+        self.method: Method = GaussNewton(settings)
         self.tracks = self.problem.tracks
         self.space = space
         self.settings = settings
@@ -130,7 +129,6 @@ class TwinEstimator:
         worth nothing afterwards: for a copy that is thrown away, once it has closed a segment with a frame.
         """
         self.method.exercise(self.problem)
-        self.problem.refresh_appearance(beyond=-1.0)
 
     def covariance(self) -> NDArray[np.float64]:
         """Posterior covariance (p, p) over the published coordinates, infinite where unobservable."""
@@ -146,9 +144,7 @@ class TwinEstimator:
             self.problem.refresh_appearance()
         seconds = time.perf_counter() - began
         segment, frame = track.segments[-1], cut.frames[-1]
-        # to first order at the new u, as the states themselves
-        change = jnp.asarray(self.u - segment.evidence.u)
-        run = segment.run._replace(latents=segment.run.latents + segment.run.tangents @ change)
+        run = self.problem.run_of(segment)
         predicted = predicted_state(track.model, self.u, segment.start, run, frame)
         return MaterialUpdate(
             stamp_ns=frame.observation.stamp_ns,

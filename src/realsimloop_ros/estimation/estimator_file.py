@@ -121,6 +121,8 @@ class EstimatorFile(_Strict):
     window: int = Field(8, ge=1)
     ticks_per_segment: int = Field(6, ge=1)
     forgetting: float = Field(0.972, gt=0, le=1)
+    # segments rolled out anew per update, which bounds what it costs
+    relinearisations: int = Field(1, ge=1)
     zones: dict[str, ZoneFile] = Field(min_length=1)
     markers: MarkerFile = MarkerFile()
     images: ImageFile = ImageFile()
@@ -158,7 +160,10 @@ class EstimatorFile(_Strict):
     def estimator_settings(self) -> EstimatorSettings:
         """How the window moves."""
         return EstimatorSettings(
-            window=self.window, ticks_per_segment=self.ticks_per_segment, forgetting=self.forgetting
+            window=self.window,
+            ticks_per_segment=self.ticks_per_segment,
+            forgetting=self.forgetting,
+            relinearisations=self.relinearisations,
         )
 
     def parameter_space(self, body: Body) -> ParameterSpace:

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from realsimloop_ros.dynamics.rollout import (
+    Trajectory,
     TwinState,
     moved_by,
     rest_state,
@@ -35,7 +36,6 @@ from realsimloop_ros.estimation.window import (
     gather_evidence,
     predicted_state,
     roll_out,
-    simulate,
     wrench_term,
 )
 from realsimloop_ros.mechanics.material import Material
@@ -60,9 +60,8 @@ class WindowProblem:
         self.prior_u = self.u.copy()
         # what has left the window, as information about u
         self.old = Information(len(self.u))
-        # segments so far
-        self.closed = 0
         self.rejected: dict[str, int] = {}
+        self._newest = self.tracks[0]
         self._refreshed_at = self.theta.copy()
 
     @property
@@ -89,7 +88,7 @@ class WindowProblem:
             self.old.absorb(track.segments.popleft().evidence, self.settings.forgetting)
         track.segments.append(segment)
         track.state = segment.end
-        self.closed += 1
+        self._newest = track
 
     def start_of(self, track: Track, material: Material) -> TwinState:
         """The state a track started from, at the present start corrections and any material."""
@@ -157,12 +156,11 @@ class WindowProblem:
     # -- how u moves ---------------------------------------------------------------------------------------------
 
     def is_small(self, change: NDArray[np.float64]) -> bool:
-        """Whether a change leaves u within what the window's linearisations bear."""
+        """Whether a change of u, (P,), is within what a linearisation bears."""
         p = self.space.size
-        away = np.array([self.u + change - evidence.u for evidence in self.evidence()])
-        start = np.abs(away[:, p:]) * np.sqrt(np.diag(self.prior_precision)[p:])
+        start = np.abs(change[p:]) * np.sqrt(np.diag(self.prior_precision)[p:])
         limit = self.settings.relinearise_beyond
-        return bool(np.abs(away[:, :p]).max(initial=0.0) <= limit and start.max(initial=0.0) <= 10.0 * limit)
+        return bool(np.abs(change[:p]).max(initial=0.0) <= limit and start.max(initial=0.0) <= 10.0 * limit)
 
     def shift(self, change: NDArray[np.float64]) -> None:
         """Move u by a small change: states follow to first order, evidence stays where it was linearised."""
@@ -175,27 +173,23 @@ class WindowProblem:
             if track.segments:
                 track.state = track.segments[-1].end
 
+    @property
+    def segments(self) -> int:
+        """How many segments all windows have together."""
+        return sum(len(track.segments) for track in self.tracks)
+
     def relinearise(self, change: NDArray[np.float64]) -> bool:
         """Roll every window out at u + change; kept only if the loss falls."""
-        before = self.loss(self.u)
-        previous = self.u
+        before, previous = self.loss(self.u), self.u
         kept = [list(track.segments) for track in self.tracks]
+        valid = len(self.evidence())
         self.u = previous + change
         moved = jnp.asarray(change)
         for track in self.tracks:
-            state: TwinState | None = None
-            rolled = []
-            for segment in track.segments:
-                if segment.cut.begins_track:
-                    state = self.start_of(track, self.material)
-                elif state is None:
-                    state = moved_by(segment.start, moved)
-                new = self.roll_anew(track, segment, state)
-                rolled.append(new)
-                state = new.end
-            track.segments = deque(rolled)
-        lost = sum(s.evidence.valid for segments in kept for s in segments) > len(self.evidence())
-        if lost or not self.loss(self.u) < before:
+            for k in range(len(track.segments)):
+                start = track.segments[k - 1].end if k else moved_by(track.segments[0].start, moved)
+                track.segments[k] = self._anew(track, k, start)
+        if valid > len(self.evidence()) or not self.loss(self.u) < before:
             self.u = previous
             for track, segments in zip(self.tracks, kept, strict=True):
                 track.segments = deque(segments)
@@ -205,28 +199,75 @@ class WindowProblem:
                 track.state = track.segments[-1].end
         return True
 
-    def refresh_appearance(self, *, beyond: float | None = None) -> None:
-        """Let likelihoods adapt to the newest state once u has moved far since they last did.
+    def try_shift(self, change: NDArray[np.float64]) -> bool:
+        """Move u by any change if the loss falls with the newest segment rolled out anew at it.
 
-        beyond: how far; by default as the settings say.
+        The newest stands for the others, which are rolled out anew one by one by `freshen`: so a step costs the
+        same however long the window is.
         """
-        limit = self.settings.refresh_beyond if beyond is None else beyond
-        if np.abs(self.theta - self._refreshed_at).max(initial=0.0) <= limit:
+        track = self._newest
+        before, last = self.loss(self.u), track.segments[-1]
+        self.u = self.u + change
+        new = self._anew(track, len(track.segments) - 1, moved_by(last.start, jnp.asarray(change)))
+        track.segments[-1] = new
+        if (last.evidence.valid and not new.evidence.valid) or not self.loss(self.u) < before:
+            self.u = self.u - change
+            track.segments[-1] = last
+            return False
+        track.segments.pop()
+        self.u = self.u - change
+        self.shift(change)
+        track.segments.append(new)
+        track.state = new.end
+        return True
+
+    def freshen(self) -> bool:
+        """Roll the oldest segment out anew that was linearised too far from u; False where there is none.
+
+        The oldest goes first: what it says is about to be kept for good, and the next one starts from its end.
+        """
+        stale = [
+            (k - len(track.segments), number, k)
+            for number, track in enumerate(self.tracks)
+            for k, segment in enumerate(track.segments)
+            if not self.is_small(self.u - segment.evidence.u)
+        ]
+        if not stale:
+            return False
+        _, number, k = min(stale)
+        track = self.tracks[number]
+        start = track.segments[k - 1].end if k else track.segments[0].start
+        track.segments[k] = self._anew(track, k, start)
+        track.state = track.segments[-1].end
+        return True
+
+    def _anew(self, track: Track, k: int, start: TwinState) -> Segment:
+        """A track's segment k rolled out at the present u, from `start` unless its start is known for any u."""
+        segment = track.segments[k]
+        if segment.cut.begins_track:
+            start = self.start_of(track, self.material)
+        return self.roll_anew(track, segment, start)
+
+    def refresh_appearance(self) -> None:
+        """Let likelihoods adapt to the newest state once u has moved far since they last did."""
+        for track in self.tracks:
+            for likelihood in track.likelihoods:
+                likelihood.work()
+        if np.abs(self.theta - self._refreshed_at).max(initial=0.0) <= self.settings.refresh_beyond:
             return
         self._refreshed_at = self.theta.copy()
         for track in self.tracks:
             newest = next((s for s in reversed(track.segments) if s.cut.frames), None)
-            if newest is None:
-                continue
-            cut = newest.cut
-            _, run = simulate(track.model, track.settings, self.space, self.u, newest.start, cut.grip_poses)
-            frame = cut.frames[-1]
-            predicted = predicted_state(track.model, self.u, newest.start, run, frame)
-            for likelihood in track.likelihoods:
-                likelihood.refresh(predicted, frame.observation)
-            # evidence was gathered against the old appearance
-            track.segments = deque(self.roll_anew(track, segment, segment.start) for segment in track.segments)
-            track.state = track.segments[-1].end
+            if newest is not None:
+                frame = newest.cut.frames[-1]
+                predicted = predicted_state(track.model, self.u, newest.start, self.run_of(newest), frame)
+                for likelihood in track.likelihoods:
+                    likelihood.refresh(predicted, frame.observation)
+
+    def run_of(self, segment: Segment) -> Trajectory:
+        """A segment's trajectory to first order at the present u."""
+        change = jnp.asarray(self.u - segment.evidence.u)
+        return segment.run._replace(latents=segment.run.latents + segment.run.tangents @ change)
 
     def roll_anew(self, track: Track, segment: Segment, start: TwinState) -> Segment:
         """A segment rolled out at the present u from another start."""

@@ -1,7 +1,9 @@
 """What is estimated: named material parameters per zone, their coordinates, priors and bounds.
 
-An estimator works in unbounded coordinates u: log E, logit(nu / 0.499), log viscosity, log density. It publishes
-covariances over log E, nu, log viscosity and log density, which are what a user reads.
+An estimator works in coordinates u: log E, 10 nu, log viscosity, log density. It publishes covariances over log E,
+nu, log viscosity and log density, which are what a user reads. What is measured depends on nu nearly linearly up
+to its limit, so a coordinate that stretched the limit to infinity would make a symmetric band of a skewed one.
+The factor makes 0.1 of nu as large a move as a factor of e of E.
 
 Density is best held: in its weight and inertia it takes up every other error of the model.
 """
@@ -17,6 +19,8 @@ from numpy.typing import NDArray
 from realsimloop_ros.mechanics.material import POISSON_RATIO_LIMIT, InvalidMaterialError, Material
 
 Quantity = Literal["youngs_modulus", "poisson_ratio", "viscosity", "density"]
+# of nu per unit of its coordinate
+_RATIO_SCALE = 0.1
 _PUBLISHED = {
     "youngs_modulus": "log_youngs_modulus",
     "poisson_ratio": "poisson_ratio",
@@ -59,23 +63,15 @@ class Parameter:
 
     def coordinate(self, value: float) -> float:
         """u of a value in SI units."""
-        if self.quantity == "poisson_ratio":
-            share = value / POISSON_RATIO_LIMIT
-            return float(np.log(share / (1.0 - share)))
-        return float(np.log(value))
+        return value / _RATIO_SCALE if self.quantity == "poisson_ratio" else float(np.log(value))
 
     def value(self, u: float) -> float:
         """SI value of u."""
-        if self.quantity == "poisson_ratio":
-            return float(POISSON_RATIO_LIMIT / (1.0 + np.exp(-u)))
-        return float(np.exp(u))
+        return _RATIO_SCALE * u if self.quantity == "poisson_ratio" else float(np.exp(u))
 
     def value_slope(self, u: float) -> float:
         """d(SI value) / du."""
-        value = self.value(u)
-        if self.quantity == "poisson_ratio":
-            return value * (1.0 - value / POISSON_RATIO_LIMIT)
-        return value
+        return _RATIO_SCALE if self.quantity == "poisson_ratio" else self.value(u)
 
     def published_slope(self, u: float) -> float:
         """d(published coordinate) / du: one for logarithms."""
@@ -150,11 +146,7 @@ class ParameterSpace:
     def bounds(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Lower and upper u (p,)."""
         lower = np.array([p.coordinate(p.lower) for p in self.parameters])
-        # nu's upper bound may be the limit itself, whose coordinate is infinite: stay a rounding below it
-        upper = np.array(
-            [p.coordinate(min(p.upper, POISSON_RATIO_LIMIT * (1 - 1e-9))) if p.quantity == "poisson_ratio"
-             else p.coordinate(p.upper) for p in self.parameters]
-        )  # fmt: skip
+        upper = np.array([p.coordinate(p.upper) for p in self.parameters])
         return lower, upper
 
     def published_covariance(

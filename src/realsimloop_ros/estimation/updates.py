@@ -29,11 +29,11 @@ class EstimatorSettings:
 
     window: segments; ticks_per_segment: of the model's time step; forgetting: factor per segment on what left the
     window (1 for a material that does not change); trust_radius: largest step of any coordinate of u;
-    relinearise_beyond: move of u from which on the window is rolled out anew; relinearisations: at most so many
-    per update; least_gain: information of a direction, in units of the prior's, below which it counts as
-    unobservable; model_deviation: standard deviation, by quantity, of what is published that no amount of data
-    removes, the error of the model itself; refresh_beyond: move of u since the appearance was learnt from which on
-    it is learnt anew.
+    relinearise_beyond: move of u that a linearisation bears; relinearisations: at most so many segments are
+    rolled out anew per update, which bounds what it costs; least_gain: information of a direction, in units of
+    the prior's, below which it counts as unobservable; model_deviation: standard deviation, by quantity, of what
+    is published that no amount of data removes, the error of the model itself; refresh_beyond: move of u since
+    the appearance was learnt from which on it is learnt anew.
     """
 
     window: int = 8
@@ -41,7 +41,7 @@ class EstimatorSettings:
     forgetting: float = 0.972
     trust_radius: float = 0.5
     relinearise_beyond: float = 0.05
-    relinearisations: int = 3
+    relinearisations: int = 1
     least_gain: float = 0.25
     model_deviation: dict[str, float] = field(
         default_factory=lambda: {
@@ -54,7 +54,7 @@ class EstimatorSettings:
     refresh_beyond: float = 0.25
 
     def __post_init__(self) -> None:
-        for name in ("window", "ticks_per_segment"):
+        for name in ("window", "ticks_per_segment", "relinearisations"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}: {getattr(self, name)}, expected at least 1")
         for name, high in (("forgetting", 1.0), ("trust_radius", np.inf), ("relinearise_beyond", np.inf)):

@@ -138,6 +138,8 @@ def experiment_estimator(
         window=specification.window,
         ticks_per_segment=max(1, round(specification.frames_per_update * rates[0] / specification.time_step)),
         forgetting=specification.forgetting,
+        # nobody waits for a frame: all of the recordings may be rolled out anew three times
+        relinearisations=3 * specification.window * len(experiments),
     )
     tracks = [experiment_track(prepared, library) for prepared in experiments]
     return TwinEstimator(tracks, space, settings)

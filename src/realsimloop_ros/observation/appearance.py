@@ -153,50 +153,71 @@ def fit_appearance(
     Positions and orientations stay: they belong to the body.
     """
     settings = settings or AppearanceSettings()
-    chosen = np.flatnonzero(views.available)
-    pinholes = pinhole_views([views.cameras[i] for i in chosen])
-    background = np.asarray(settings.background)
-    masks = views.masks[chosen] > 0
-    target = np.where(masks[..., None], views.images[chosen] / 255.0, background)
-    variances, axes = np.linalg.eigh(splats.rest_covariances)
-    start = {
-        "colour": _logit(np.clip(splats.colours, 0.02, 0.98)),
-        "opacity": _logit(np.clip(splats.opacities, 0.02, 0.98)),
-        "scale": 0.5 * np.log(variances),
-    }
-    bounds = start["scale"].min() + np.log(0.25), start["scale"].max() + np.log(3.0)
-    rates = (settings.colour_rate, settings.opacity_rate, settings.scale_rate)
+    fit = AppearanceFit(splats, x, views, settings)
+    fit.advance(settings.iterations)
+    return fit.splats
 
-    def decode(values: dict[str, Any]) -> Splats:
-        scaled = axes * np.exp(np.asarray(values["scale"], np.float64))[:, None, :]
+
+class AppearanceFit:
+    """`fit_appearance` as far as it has got: for one that goes on while frames come in.
+
+    iterations: those done.
+    """
+
+    def __init__(self, splats: Splats, x: Array, views: MultiViewImages, settings: AppearanceSettings) -> None:
+        self._start, self._x, self._settings = splats, x, settings
+        self.iterations = 0
+        chosen = np.flatnonzero(views.available)
+        self._pinholes = pinhole_views([views.cameras[i] for i in chosen])
+        self._background = np.asarray(settings.background)
+        self._masks = views.masks[chosen] > 0
+        self._target = np.where(self._masks[..., None], views.images[chosen] / 255.0, self._background)
+        variances, self._axes = np.linalg.eigh(splats.rest_covariances)
+        start = {
+            "colour": _logit(np.clip(splats.colours, 0.02, 0.98)),
+            "opacity": _logit(np.clip(splats.opacities, 0.02, 0.98)),
+            "scale": 0.5 * np.log(variances),
+        }
+        self._scales = start["scale"]
+        self._bounds = start["scale"].min() + np.log(0.25), start["scale"].max() + np.log(3.0)
+        self._rates = (settings.colour_rate, settings.opacity_rate, settings.scale_rate)
+        self._deformation = splats.deformation_gradients(x)
+        self._values: dict[str, Any] = {name: jnp.asarray(value) for name, value in start.items()}
+        self._state = _optimiser(self._rates).init(self._values)
+
+    @property
+    def splats(self) -> Splats:
+        """What has been found."""
+        if not self.iterations:
+            return self._start
+        scaled = self._axes * np.exp(np.asarray(self._values["scale"], np.float64))[:, None, :]
         return replace(
-            splats,
-            colours=_sigmoid(np.asarray(values["colour"], np.float64)),
-            opacities=_sigmoid(np.asarray(values["opacity"], np.float64)),
+            self._start,
+            colours=_sigmoid(np.asarray(self._values["colour"], np.float64)),
+            opacities=_sigmoid(np.asarray(self._values["opacity"], np.float64)),
             rest_covariances=scaled @ scaled.swapaxes(1, 2),
         )
 
-    deformation = splats.deformation_gradients(x)
-    values = {name: jnp.asarray(value) for name, value in start.items()}
-    state = _optimiser(rates).init(values)
-    current = splats
-    for _ in range(settings.iterations):
-        current = decode(values)
-        rendering = render(current.gaussians(x), pinholes)
-        result = render_transpose(rendering, _difference(rendering, target, masks, background, settings))
-        # covariance = F A diag(exp 2s) A^T F^T
-        local = deformation @ axes
-        slope = 2 * np.exp(2 * np.asarray(values["scale"], np.float64))
-        along = np.einsum("kji,kjl,kli->ki", local, result.covariances, local)
-        drift = np.asarray(values["scale"], np.float64) - start["scale"]
-        gradient = {
-            "colour": result.colours * current.colours * (1 - current.colours),
-            "opacity": result.opacities * current.opacities * (1 - current.opacities),
-            "scale": along * slope + 2 * settings.scale_weight * drift / drift.size,
-        }
-        slopes = {name: jnp.asarray(value) for name, value in gradient.items()}
-        values, state = _descend(rates, bounds, slopes, state, values)
-    return decode(values) if settings.iterations else current
+    def advance(self, iterations: int) -> None:
+        """Go on by so many iterations."""
+        for _ in range(iterations):
+            current = self.splats
+            rendering = render(current.gaussians(self._x), self._pinholes)
+            difference = _difference(rendering, self._target, self._masks, self._background, self._settings)
+            result = render_transpose(rendering, difference)
+            # covariance = F A diag(exp 2s) A^T F^T
+            local = self._deformation @ self._axes
+            scale = np.asarray(self._values["scale"], np.float64)
+            along = np.einsum("kji,kjl,kli->ki", local, result.covariances, local)
+            drift = scale - self._scales
+            gradient = {
+                "colour": result.colours * current.colours * (1 - current.colours),
+                "opacity": result.opacities * current.opacities * (1 - current.opacities),
+                "scale": along * 2 * np.exp(2 * scale) + 2 * self._settings.scale_weight * drift / drift.size,
+            }
+            slopes = {name: jnp.asarray(value) for name, value in gradient.items()}
+            self._values, self._state = _descend(self._rates, self._bounds, slopes, self._state, self._values)
+            self.iterations += 1
 
 
 @cache

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from realsimloop_ros.body.body import Body
-from realsimloop_ros.observation.appearance import AppearanceSettings, fit_appearance, initialise_splats
+from realsimloop_ros.observation.appearance import AppearanceFit, AppearanceSettings, initialise_splats
 from realsimloop_ros.observation.image_likelihood import ImageNoise, PaintedCentres, image_term
 from realsimloop_ros.observation.images import MultiViewImages, rectify
 from realsimloop_ros.observation.splats import Splats
@@ -71,7 +71,10 @@ class Likelihood(abc.ABC):
         return True
 
     def refresh(self, predicted: PredictedState, observation: FrameObservation) -> None:  # noqa: B027
-        """Adapt to a state known better than the one `prepare` saw."""
+        """Begin to adapt to a state known better than the one `prepare` saw."""
+
+    def work(self) -> None:  # noqa: B027
+        """Do a frame's share of what `refresh` began, so that no single frame waits for all of it."""
 
 
 class MarkerLikelihood(Likelihood):
@@ -165,7 +168,8 @@ class ImageLikelihood(Likelihood):
     """Splats against masked images.
 
     The splats' appearance is learnt from the first frame and renewed by `refresh`; see PaintAnchor for what it
-    says about theta. frames_per_sample: as for markers; refresh_iterations: of the fit that renews it.
+    says about theta. frames_per_sample: as for markers; refresh_iterations: of the fit that renews it, done
+    `iterations_per_frame` at a time, and in use once it is done.
     """
 
     def __init__(
@@ -176,13 +180,16 @@ class ImageLikelihood(Likelihood):
         *,
         frames_per_sample: float = 1.0,
         refresh_iterations: int = 30,
+        iterations_per_frame: int = 2,
     ) -> None:
         if not (np.isfinite(frames_per_sample) and frames_per_sample > 0.0):
             raise ObservationError(f"images.frames_per_sample: {frames_per_sample}, expected a positive number")
         self._body = body
         self._noise = noise or ImageNoise()
         self._appearance = appearance or AppearanceSettings()
-        self._refreshed = replace(self._appearance, iterations=refresh_iterations)
+        self._iterations, self._iterations_per_frame = refresh_iterations, iterations_per_frame
+        self._fit: AppearanceFit | None = None
+        self._next_anchor: PaintAnchor | None = None
         self._share = 1.0 / frames_per_sample
         self._anchor: PaintAnchor | None = None
         self._waited = 0
@@ -203,8 +210,16 @@ class ImageLikelihood(Likelihood):
     def refresh(self, predicted: PredictedState, observation: FrameObservation) -> None:
         views = observation.views
         if self.splats is not None and views is not None and views.available.any():
-            self.splats = fit_appearance(self.splats, predicted.x, rectify(views), self._refreshed)
-            self._anchor = PaintAnchor.at(self.splats, predicted)
+            self._fit = AppearanceFit(self.splats, predicted.x, rectify(views), self._appearance)
+            self._next_anchor = PaintAnchor.at(self.splats, predicted)
+
+    def work(self) -> None:
+        if self._fit is None:
+            return
+        self._fit.advance(min(self._iterations_per_frame, self._iterations - self._fit.iterations))
+        if self._fit.iterations >= self._iterations:
+            self.splats, self._anchor = self._fit.splats, self._next_anchor
+            self._fit = None
 
     def evaluate(self, predicted: PredictedState, observation: FrameObservation) -> LikelihoodTerm | None:
         if observation.views is None or self.splats is None or self._anchor is None:
