@@ -111,6 +111,9 @@ def _judgement(judgement: dict) -> list[str]:
     lines = [
         "## The shipped model of the dual-arm bar",
         "",
+        "    realsimloop reduce config/bodies/dual_arm_bar.yaml --out dual_arm_bar.npz --latent-size 80 \\",
+        "      --samples 640 --points 172 --trajectories 240 --pressed 140",
+        "",
         f"On {len(motions)} motions of another seed than those it was made from (`python -m "
         "realsimloop_ros.evaluation.model_judgement`), in single precision. Pressed together far enough, the bar "
         "may buckle one way or another by a hair: where the full order itself moves by more than 0.1 % of the "
