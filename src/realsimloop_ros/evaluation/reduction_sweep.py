@@ -1,7 +1,7 @@
 """What a reduced model costs and how well it does, over subspaces, elements, sizes, cubature and meshes.
 
 Each model of the sweep is made as `realsimloop reduce` makes it, judged on the same held-out motions of the
-dual-arm bar, and timed in turn with the full-order solver on the same mesh. Linear elements are compared with the
+dual-arm bar, and timed in single precision, in turn with the full-order solver on the same mesh. Linear elements are compared with the
 full-order solution on linear elements: what is judged is the reduction, not the element. Rows are written one by
 one, so that a sweep that is broken off goes on where it was; a page with plots is made of them.
 """
@@ -143,7 +143,9 @@ def _rows_of(settings: SweepSettings, body: Body, order: int, kind: str, size: i
     works |= _full_order(reduced, poses)
     models = {True: (reduced, "cubature"), False: (complete, "all_samples")}
     for cubature, (model, _) in models.items():
-        works[f"step_ms {cubature}"], works[f"window_gradient_ms {cubature}"] = reduced_works(model, poses)
+        works[f"step_ms {cubature}"], works[f"window_gradient_ms {cubature}"] = reduced_works(
+            model, poses, np.float32
+        )
     times = _with_the_faster_gradient(medians(works, settings.repetitions))
     rows = []
     for cubature, (model, label) in models.items():
@@ -212,7 +214,7 @@ def mesh_rows(settings: SweepSettings, done: list[dict], report: Callable[[str],
         reduced = _mesh_model(body, settings.mesh_size)
         poses = grip_motion(reduced)[: settings.steps]
         works: dict[str, Work] = {}
-        works["step_ms"], works["window_gradient_ms"] = reduced_works(reduced, poses)
+        works["step_ms"], works["window_gradient_ms"] = reduced_works(reduced, poses, np.float32)
         times: dict[str, float | None] = {"full_step_ms": None, "full_window_gradient_ms": None}
         if len(body.tets) <= settings.full_order_tets:
             works |= _full_order(reduced, poses)
