@@ -32,8 +32,8 @@ def write_page(
         "30 mm per end, E 0.1-0.6 MPa, nu 0.40-0.48) that no model has learnt from, against the full-order "
         "solution on the same mesh. Errors are distances of vertices over whole rollouts, in percent of the "
         "bar's length, in double precision. Times are medians of steps in single precision, as the nodes take "
-        "them, in turns with the full-order solver in one run; a window is 48 steps with the derivatives of all states along log E and nu. Made by `make bench`, rows in "
-        "`out/bench/reduction.json`.",
+        "them, in turns with the full-order solver in one run; a window is 48 steps with the derivatives of all "
+        "states along log E and nu. Made by `make bench`, rows in `out/bench/reduction.json`.",
         "",
         "![Held-out error against r](images/reduction_error.png)",
         "",
