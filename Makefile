@@ -14,13 +14,19 @@ PIP_INSTALL = $(PYTHON_IN_VENV) -m pip install -q -c constraints.txt
 export AMENT_PREFIX_PATH = $(abspath $(VENV))
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: help setup demo test bench faults ablation-integration lint format clean
+.PHONY: help setup segmentation demo test bench faults ablation-integration lint format clean
 .DEFAULT_GOAL := help
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 26
 
 setup: $(STAMPS)/package ## make the environment: packages, ROS wheels, messages
+
+# The +cpu wheel leaves out the CUDA packages; with a GPU, install torch as its maker says instead. sam2 names
+# torchvision and builds against the torch of the package index, though its tracking needs neither.
+segmentation: setup ## add SAM 2 (torch for the CPU, sam2), which masks images where a cell file says so
+	$(PIP_INSTALL) --retries 0 --extra-index-url https://download.pytorch.org/whl/cpu -r requirements-segmentation.txt
+	SAM2_BUILD_CUDA=0 $(PIP_INSTALL) --no-deps --no-build-isolation sam2==1.1.0
 
 demo: setup ## run the dual-arm cell as separate processes and write out/demo/report.html
 	$(VENV)/bin/realsimloop demo --out $(OUT)/demo

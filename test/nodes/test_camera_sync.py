@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
+import importlib.util
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
+import yaml
+from rcl_interfaces.msg import SetParametersResult
+from rclpy.parameter import Parameter as RosParameter
 from realsimloop.msg import MultiViewFrame
 from rosgraph_msgs.msg import Clock
 from sensor_msgs.msg import CameraInfo, Image
@@ -33,6 +38,7 @@ from realsimloop_ros.nodes.qos import CLOCK, IMAGES
 from realsimloop_ros.observation.cell_file import load_cell
 from realsimloop_ros.observation.images import MultiViewImages
 from realsimloop_ros.observation.masking import intersection_over_union
+from realsimloop_ros.observation.sam2_masking import Sam2Masker, Sam2Settings
 from realsimloop_ros.observation.silhouettes import silhouette
 from reduced_bodies import REST_POSES
 
@@ -203,3 +209,55 @@ def test_a_clock_that_is_set_back_begins_anew(cell: Cell, path: Path) -> None:
                 wait_for(lambda number=number, k=k: len(cell.received["observation"]) == 3 * number + k + 1)
         wait_for(lambda: figures_of(node).get("resets") == "1")
     assert [stamp for stamp, _ in cell.frames()][3:] == [SECOND + k * PERIOD for k in range(3)]
+
+
+def test_maskers_are_changed_while_the_node_runs(cell: Cell, path: Path) -> None:
+    def changed(node: CameraSync, value: str) -> SetParametersResult:
+        (result,) = node.set_parameters([RosParameter("masker", value=value)])
+        return result
+
+    with running(CameraSync, path, cell) as node:
+        assert changed(node, "camera_1=classical").successful
+        refused = changed(node, "camera_7=classical")
+        assert not refused.successful
+        assert "a camera of camera_0, camera_1" in refused.reason
+        # the small cell has no weights, and perhaps torch is missing too: either is said
+        refused = changed(node, "sam2")
+        assert not refused.successful
+        assert "block `sam2`" in refused.reason or "make segmentation" in refused.reason
+        cell.send_poses(SECOND)
+        for camera in range(2):
+            cell.send_image(camera, SECOND)
+        wait_for(lambda: cell.received["observation"])
+        assert float(figures_of(node)["mask_ms.camera_0"]) > 0.0
+
+
+@pytest.mark.skipif(
+    not all(importlib.util.find_spec(name) for name in ("torch", "sam2")),
+    reason="torch or sam2 is not installed: `make segmentation`",
+)
+def test_a_camera_changes_to_sam2_from_the_next_set_on(cell: Cell, path: Path) -> None:
+    import torch
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    weights = path.parent / "random.pt"
+    torch.save({"model": Sam2Masker(Sam2Settings(image_size=64))._model.state_dict()}, weights)
+    content = yaml.safe_load(path.read_text())
+    digest = hashlib.sha256(weights.read_bytes()).hexdigest()
+    content["sam2"] = {"weights": weights.name, "sha256": digest, "image_size": 64}
+    path.write_text(yaml.safe_dump(content))
+    try:
+        with running(CameraSync, path, cell) as node:
+            for k in range(2):
+                if k == 1:
+                    (result,) = node.set_parameters([RosParameter("masker", value="camera_0=sam2")])
+                    assert result.successful, result.reason
+                cell.send_poses(SECOND + k * PERIOD)
+                for camera in range(2):
+                    cell.send_image(camera, SECOND + k * PERIOD)
+                wait_for(lambda k=k: len(cell.received["observation"]) == k + 1)
+            assert node._masker.kinds == ("sam2", "classical")
+            assert float(figures_of(node)["quality.camera_1"]) > 0.5
+    finally:
+        torch.set_num_threads(threads)

@@ -94,3 +94,33 @@ def test_unreadable_files_are_named(tmp_path):
     broken.write_text("- 1")
     with pytest.raises(CellFileError, match="mapping"):
         load_cell(broken)
+
+
+def test_a_sam2_masker_needs_its_weights(edited, tmp_path):
+    def choose(content):
+        content["cameras"][1]["masker"] = "sam2"
+
+    with pytest.raises(CellFileError, match="camera_1 use sam2, so the cell needs a block `sam2`"):
+        load_cell(edited(choose))
+
+    def describe(content):
+        choose(content)
+        content["sam2"] = {"weights": "sam2.pt", "sha256": "ab" * 32, "model": "small", "image_size": 512}
+
+    settings = load_cell(edited(describe)).sam2_settings()
+    assert settings.weights == tmp_path.resolve() / "sam2.pt"
+    assert (settings.model, settings.image_size) == ("small", 512)
+    assert load_cell(SHIPPED).sam2_settings() is None
+
+
+def test_shapes_of_the_arms_follow_their_tools(edited):
+    def describe(content):
+        content["grips"][1]["shape"] = [{"start": [0, 0, 0.02], "end": [0, 0.1, 0.02], "radius": 0.03}]
+
+    cell = load_cell(edited(describe))
+    # the right tool turned by 90 degrees about z: its y is the world's -x
+    poses = np.array([[0, 0, 0, 0, 0, 0, 1.0], [0.1, 0, 0.4, 0, 0, np.sqrt(0.5), np.sqrt(0.5)]])
+    (capsule,) = cell.arm_shapes(poses)
+    np.testing.assert_allclose(capsule.start, [0.1, 0, 0.42], atol=1e-12)
+    np.testing.assert_allclose(capsule.end, [0.0, 0, 0.42], atol=1e-12)
+    assert capsule.radius == 0.03

@@ -21,6 +21,7 @@ import numpy as np
 from geometry_msgs.msg import PoseStamped
 from jaxtyping import Array
 from numpy.typing import NDArray
+from rcl_interfaces.msg import SetParametersResult
 from rclpy.clock import Clock, ClockType
 from realsimloop.msg import MultiViewFrame
 from sensor_msgs.msg import CameraInfo, Image
@@ -36,6 +37,9 @@ from realsimloop_ros.nodes.qos import IMAGES, STREAM
 from realsimloop_ros.nodes.runtime import LatestWorker, run_node
 from realsimloop_ros.nodes.twin_node import EVERY_ONE, Durations, TwinNode
 from realsimloop_ros.observation.camera_health import CameraHealth
+from realsimloop_ros.observation.cell_file import CellFile
+from realsimloop_ros.observation.masking import MaskerError
+from realsimloop_ros.observation.sam2_masking import check_sam2
 from realsimloop_ros.observation.synchroniser import SynchronisedSet, Synchroniser, SynchroniserSettings
 from realsimloop_ros.observation.view_masks import ViewMasker
 from realsimloop_ros.reduction.model import ReducedModel, kinematics, load_reduced_body
@@ -46,6 +50,14 @@ PARAMETERS = (
     Parameter("jump_threshold", "float", "step back of a stamp that means that the clock was set", 1.0, "s", 0.1),
     Parameter("minimum_cameras", "int", "sets with fewer images are not given out", 1, minimum=1),
     Parameter("pose_timeout", "float", "longest wait of a set for the grip poses of its stamp", 1.0, "s", 0.0),
+    Parameter(
+        "masker",
+        "str",
+        "what makes the masks, instead of what the cell file says: classical or sam2 for every camera, or"
+        " CAMERA=KIND with commas between; may be set while the node runs",
+        "",
+        changeable=True,
+    ),
     Parameter("low_quality", "float", "quality of a mask below which the camera is reported", 0.3, minimum=0.0),
 )
 CLOCK_PERIOD = 0.05  # s, of the node's clock, between two looks for silent cameras
@@ -63,6 +75,7 @@ class _Job:
     images: SynchronisedSet[Pixels]
     grip_poses: NDArray[np.float64]
     resets: int
+    kinds: tuple[str, ...]
 
 
 class CameraSync(TwinNode):
@@ -87,7 +100,9 @@ class CameraSync(TwinNode):
         )
         self._grips = {grip.name: PoseHistory() for grip in self.body.grips}
         self._waiting: deque[SynchronisedSet[Pixels]] = deque()
-        self._masker = ViewMasker(self.cameras, surface_triangles(self.body))
+        self._kinds = masker_kinds(self.parameters["masker"], self.cell)
+        self._masker = self._made_masker()
+        self.add_on_set_parameters_callback(self._on_parameters)
         # two: what arrives is noted in the executor's thread, what is seen on the worker's
         self._arrivals, self._health = CameraHealth(names), CameraHealth(names)
         self._seen_resets = 0
@@ -98,10 +113,25 @@ class CameraSync(TwinNode):
     def warm_up(self) -> None:
         """Compile the warp, and load what OpenCV loads at its first use."""
         rest = np.array([grip.rest_pose for grip in self.body.grips])
-        masker = ViewMasker(self.cameras, surface_triangles(self.body))
+        masker = self._made_masker()
         for _ in range(2):
             images = [np.full((c.height, c.width, 3), 128, np.uint8) for c in self.cameras]
             masker.mask(images, self._expected(rest))
+
+    def _made_masker(self) -> ViewMasker:
+        return ViewMasker(
+            self.cameras, surface_triangles(self.body), kinds=self._kinds, sam2=self.cell.sam2_settings()
+        )
+
+    def _on_parameters(self, changes: list[Any]) -> SetParametersResult:
+        """Other maskers from the next set on; the worker makes them, for a model takes seconds to load."""
+        for change in changes:
+            if change.name == "masker":
+                try:
+                    self._kinds = masker_kinds(change.value, self.cell)
+                except MaskerError as error:
+                    return SetParametersResult(successful=False, reason=str(error))
+        return SetParametersResult(successful=True)
 
     def connect(self) -> None:
         """Topics of the cell file."""
@@ -186,7 +216,7 @@ class CameraSync(TwinNode):
             poses = np.array([history.at(images.stamp_ns) for history in self._grips.values()])
             for history in self._grips.values():
                 history.forget_before(images.stamp_ns)
-            self._worker.submit(_Job(images, poses, self._synchroniser.statistics.resets))
+            self._worker.submit(_Job(images, poses, self._synchroniser.statistics.resets, self._kinds))
 
     def _mask(self, job: _Job) -> None:
         began = time.perf_counter()
@@ -196,8 +226,15 @@ class CameraSync(TwinNode):
             self._health.reset()
         usable, conditions = self._health.look(job.images.frames)
         self._report_conditions(conditions)
-        masked = self._masker.mask(usable, self._expected(job.grip_poses))
+        if job.kinds != self._masker.kinds:
+            try:
+                self._masker.choose(job.kinds)
+            except MaskerError as error:
+                self.condition("masker", f"{error}; the maskers stay as they were")
+        arms = self.cell.arm_shapes(job.grip_poses)
+        masked = self._masker.mask(usable, self._expected(job.grip_poses), arms)
         self._report_conditions(self._health.masked(masked.quality))
+        self.diagnostics.report(**{f"mask_ms.{name}": 1e3 * value for name, value in masked.seconds.items()})
         for name, text in masked.failures.items():
             self.diagnostics.count_drop("no_mask")
             self.condition(f"no_mask.{name}", f"{name}: {text}")
@@ -241,6 +278,25 @@ class CameraSync(TwinNode):
             self._worker.stop()
         self._report()
         super().close()
+
+
+def masker_kinds(text: str, cell: CellFile) -> tuple[str, ...]:
+    """The kinds of the cameras' maskers, in the order of the cell file. Raises MaskerError."""
+    kinds = {entry.name: str(entry.masker) for entry in cell.cameras}
+    for part in filter(None, (word.strip() for word in text.split(","))):
+        name, _, kind = part.rpartition("=")
+        if kind not in ("classical", "sam2") or (name and name not in kinds):
+            raise MaskerError(
+                f"masker is {text!r}: expected classical, sam2, or CAMERA=KIND with a camera of {', '.join(kinds)}"
+            )
+        kinds |= {name: kind} if name else dict.fromkeys(kinds, kind)
+    if "sam2" in kinds.values():
+        check_sam2()
+        if cell.sam2 is None:
+            raise MaskerError(
+                "masker: sam2 needs weights: give the cell file a block `sam2` with weights and sha256"
+            )
+    return tuple(kinds.values())
 
 
 @eqx.filter_jit

@@ -33,7 +33,7 @@ class ParameterError(ValueError):
 
 @dataclass(frozen=True)
 class Parameter:
-    """One parameter of a node, fixed while the node runs.
+    """One parameter of a node, fixed while the node runs unless it is `changeable`.
 
     kind: bool, int, float or str, with [] behind it for a list; default: None where the user must give a
     value;
@@ -49,10 +49,11 @@ class Parameter:
     minimum: float | None = None
     maximum: float | None = None
     choices: tuple[str, ...] = ()
+    changeable: bool = False
 
     def descriptor(self) -> ParameterDescriptor:
         """What `ros2 param describe` shows."""
-        descriptor = ParameterDescriptor(description=self._sentence(), read_only=True)
+        descriptor = ParameterDescriptor(description=self._sentence(), read_only=not self.changeable)
         if self.choices:
             descriptor.additional_constraints = f"one of {', '.join(self.choices)}"
         if self.minimum is None and self.maximum is None:

@@ -7,14 +7,17 @@ stands in a file of its own.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Self
+from typing import Annotated, Literal, Self
 
 import numpy as np
 import yaml
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
+from realsimloop_ros.body.poses import transform_points
 from realsimloop_ros.observation.cameras import Camera, CameraError
+from realsimloop_ros.observation.sam2_masking import Sam2Settings
+from realsimloop_ros.observation.silhouettes import Capsule
 
 Pose = tuple[float, float, float, float, float, float, float]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_]*$")]
@@ -37,6 +40,15 @@ def _check_quaternion(pose: Pose) -> Pose:
     return pose
 
 
+class CapsuleEntry(_Strict):
+    """A stretch of an arm or its tool: what lies within `radius`, m, of the line from start to end, m, both in the
+    frame of the tool."""
+
+    start: tuple[float, float, float]
+    end: tuple[float, float, float]
+    radius: Annotated[float, Field(gt=0)]
+
+
 class GripEntry(_Strict):
     """A grip of the body and the frame that carries it.
 
@@ -44,12 +56,14 @@ class GripEntry(_Strict):
     frame: TF frame of the tool.
     rest_pose: x y z (m) qx qy qz qw of that frame in the world, with the body at rest.
     arm: namespace of the arm that carries the frame (`left` for left/tcp_pose and so on).
+    shape: of tool and forearm, so that masks keep off what hides the body; none where it is not given.
     """
 
     name: Name
     frame: Name
     rest_pose: Pose
     arm: Name
+    shape: tuple[CapsuleEntry, ...] = ()
 
     _quaternion = field_validator("rest_pose")(_check_quaternion)
 
@@ -68,6 +82,7 @@ class CameraEntry(_Strict):
 
     distortion: k1 k2 p1 p2 k3 (`plumb_bob`).
     world_from_camera: x y z (m) qx qy qz qw of the optical frame (z forward, x right, y down) in the world.
+    masker: what makes the masks; sam2 needs the cell's block `sam2`.
     """
 
     name: Name
@@ -80,6 +95,7 @@ class CameraEntry(_Strict):
     image_topic: Topic
     info_topic: Topic
     rate: Annotated[float, Field(gt=0, le=1000)]  # Hz
+    masker: Literal["classical", "sam2"] = "classical"
 
     _quaternion = field_validator("world_from_camera")(_check_quaternion)
 
@@ -96,6 +112,15 @@ class CameraEntry(_Strict):
         )
 
 
+class Sam2Entry(_Strict):
+    """The SAM 2 model of the cell; see sam2_masking.Sam2Settings. weights: path, relative to the cell file."""
+
+    weights: Path
+    sha256: Annotated[str, Field(pattern=r"^[0-9a-fA-F]{64}$")]
+    model: Literal["tiny", "small", "base_plus", "large"] = "tiny"
+    image_size: Annotated[int, Field(ge=64, multiple_of=32)] = 1024
+
+
 class CellFile(_Strict):
     """A cell as its operator describes it.
 
@@ -109,6 +134,7 @@ class CellFile(_Strict):
     estimator: Path
     grips: Annotated[tuple[GripEntry, ...], Field(min_length=1)]
     cameras: tuple[CameraEntry, ...]
+    sam2: Sam2Entry | None = None
     folder: Annotated[Path, Field(exclude=True)] = Path()
 
     @model_validator(mode="after")
@@ -123,6 +149,9 @@ class CellFile(_Strict):
             twice = sorted({name for name in names if names.count(name) > 1})
             if twice:
                 raise ValueError(f"{field}: {', '.join(twice)} appears more than once")
+        missing = [camera.name for camera in self.cameras if camera.masker == "sam2" and self.sam2 is None]
+        if missing:
+            raise ValueError(f"cameras.masker: {', '.join(missing)} use sam2, so the cell needs a block `sam2`")
         return self
 
     def resolve(self, path: Path) -> Path:
@@ -132,6 +161,25 @@ class CellFile(_Strict):
     def camera_list(self) -> tuple[Camera, ...]:
         """The cameras in the order of the file."""
         return tuple(entry.camera() for entry in self.cameras)
+
+    def sam2_settings(self) -> Sam2Settings | None:
+        """Of the block `sam2`; None where there is none."""
+        entry = self.sam2
+        if entry is None:
+            return None
+        return Sam2Settings(self.resolve(entry.weights), entry.sha256, entry.model, entry.image_size)
+
+    def arm_shapes(self, grip_poses: NDArray[np.float64]) -> list[Capsule]:
+        """The shapes of tools and forearms in the world, m; grip_poses: (g, 7), in the order of the file."""
+        return [
+            Capsule(
+                transform_points(pose, np.array([part.start]))[0],
+                transform_points(pose, np.array([part.end]))[0],
+                part.radius,
+            )
+            for grip, pose in zip(self.grips, grip_poses, strict=True)
+            for part in grip.shape
+        ]
 
     def rest_poses(self) -> NDArray[np.float64]:
         """(g, 7): the grips' poses at rest, in the order of the file."""

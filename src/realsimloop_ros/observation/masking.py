@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import time
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 import cv2
 import numpy as np
@@ -87,6 +87,17 @@ class MaskerState:
     background_known: NDArray[np.bool_]
 
 
+class Masker(Protocol):
+    """The masker of one camera, of whatever kind; see ClassicalMasker for what the methods do."""
+
+    @property
+    def seeded(self) -> bool: ...
+
+    def seed(self, image: Image, silhouette: Mask) -> MaskResult: ...
+
+    def update(self, image: Image, predicted: Mask | None = None, excluded: Mask | None = None) -> MaskResult: ...
+
+
 class ClassicalMasker:
     """The masker of one camera. Deterministic: same images in the same order give the same masks."""
 
@@ -94,13 +105,18 @@ class ClassicalMasker:
         self.settings = settings or MaskerSettings()
         self.state: MaskerState | None = None
 
+    @property
+    def seeded(self) -> bool:
+        """Whether `update` may be called."""
+        return self.state is not None
+
     def seed(self, image: Image, silhouette: Mask) -> MaskResult:
         """Learns the body's colours from an image (H, W, 3) and a rough silhouette (H, W); may be called again.
 
         Raises MaskerError where the silhouette is empty, fills the image, or has another size.
         """
         start = time.perf_counter()
-        _check(image, silhouette=silhouette)
+        check_image(image, silhouette=silhouette)
         self.state, working, log_ratio = seed_state(image, silhouette, self.settings)
         return _result(image, working, log_ratio, _resized_mask(silhouette, working), start)
 
@@ -111,7 +127,7 @@ class ClassicalMasker:
         Raises MaskerError before `seed`, or where a size differs.
         """
         start = time.perf_counter()
-        _check(image, predicted=predicted, excluded=excluded)
+        check_image(image, predicted=predicted, excluded=excluded)
         if self.state is None:
             raise MaskerError("the masker has no seed: call seed() with an image and a rough silhouette first")
         small = _shrunk(image, self.settings)
@@ -137,11 +153,11 @@ def seed_state(image: Image, silhouette: Mask, settings: MaskerSettings) -> tupl
             " and some of its surroundings"
         )
     reach = _pixels(settings.search_margin, small)
-    around = cv2.dilate(seed, _disc(reach))
+    around = cv2.dilate(seed, disc(reach))
     # The seed is rough: only what lies far from it is surely background, and a first guess of the colours, from
     # inside and from far, decides what may be the body in between.
-    possible = cv2.dilate(seed, _disc(max(2, reach // 2)))
-    first = _body_against_surroundings(small, seed, possible, cv2.dilate(possible, _disc(reach)), settings.bins)
+    possible = cv2.dilate(seed, disc(max(2, reach // 2)))
+    first = _body_against_surroundings(small, seed, possible, cv2.dilate(possible, disc(reach)), settings.bins)
     alike = _log_ratio(cv2.GaussianBlur(small, (3, 3), 0), first) > 0
     labels = np.where(alike & (possible > 0), cv2.GC_PR_FGD, cv2.GC_PR_BGD).astype(np.uint8)
     labels[possible == 0] = cv2.GC_BGD
@@ -149,7 +165,7 @@ def seed_state(image: Image, silhouette: Mask, settings: MaskerSettings) -> tupl
     if not mask.any():
         mask = seed
     colours = learn_colours(small, mask, around, settings)
-    known = cv2.dilate(mask, _disc(max(2, reach // 4))) == 0
+    known = cv2.dilate(mask, disc(max(2, reach // 4))) == 0
     state = MaskerState(colours, mask, small.astype(np.float32), known)
     return state, mask, _log_ratio(small, colours)
 
@@ -157,8 +173,8 @@ def seed_state(image: Image, silhouette: Mask, settings: MaskerSettings) -> tupl
 def learn_colours(image: Image, mask: Mask, around: Mask, settings: MaskerSettings | None = None) -> ColourModel:
     """Colours of the body (inside `mask`) against those near it (inside `around`) and, less, everywhere else."""
     bins = (settings or MaskerSettings()).bins
-    inside = cv2.erode(mask, _disc(1)) if np.count_nonzero(mask) > 400 else mask
-    return _body_against_surroundings(image, inside, cv2.dilate(mask, _disc(1)), around, bins)
+    inside = cv2.erode(mask, disc(1)) if np.count_nonzero(mask) > 400 else mask
+    return _body_against_surroundings(image, inside, cv2.dilate(mask, disc(1)), around, bins)
 
 
 def _body_against_surroundings(
@@ -178,7 +194,7 @@ def next_state(
     """State, mask and log ratio from an image at working size; the mask is empty where the body is not found."""
     reach = _pixels(settings.search_margin, image)
     expected = state.previous if prior is None else cv2.bitwise_or(state.previous, prior)
-    gain = exposure_gain(image, state, cv2.dilate(expected, _disc(reach)))
+    gain = exposure_gain(image, state, cv2.dilate(expected, disc(reach)))
     level = image
     if np.abs(gain - 1).max() > 0.02:
         level = np.clip(np.rint(image / gain), 0, 255).astype(np.uint8)
@@ -191,15 +207,15 @@ def next_state(
         softness = max(1.0, settings.prior_softness * image.shape[1])
         score = score + settings.prior_strength * np.tanh(_signed_distance(prior) / softness)
     score = cv2.GaussianBlur(score, (3, 3), 0)
-    allowed = cv2.dilate(expected, _disc(reach)) > 0
+    allowed = cv2.dilate(expected, disc(reach)) > 0
     if excluded is not None:
         allowed &= excluded == 0
     rough: Mask = np.where((score > 0) & allowed, 255, 0).astype(np.uint8)
-    opened = cv2.morphologyEx(rough, cv2.MORPH_OPEN, _disc(1))
+    opened = cv2.morphologyEx(rough, cv2.MORPH_OPEN, disc(1))
     # a body of two or three pixels' width must not be taken for noise
     if np.count_nonzero(opened) > 0.85 * np.count_nonzero(rough):
         rough = opened
-    rough = cv2.morphologyEx(rough, cv2.MORPH_CLOSE, _disc(_pixels(0.01, image)))
+    rough = cv2.morphologyEx(rough, cv2.MORPH_CLOSE, disc(_pixels(0.01, image)))
     rough[~allowed] = 0
     mask = _component(rough, state.previous if prior is None or not prior.any() else prior)
     if settings.refine and mask.any():
@@ -229,7 +245,7 @@ def intersection_over_union(first: NDArray, second: NDArray) -> float:
 
 def _with_background(state: MaskerState, level: Image, mask: Mask, expected: Mask, reach: int) -> MaskerState:
     """The state with the background learnt where nothing of the body is or is expected."""
-    clear = cv2.dilate(cv2.bitwise_or(mask, expected), _disc(max(2, reach // 2))) == 0
+    clear = cv2.dilate(cv2.bitwise_or(mask, expected), disc(max(2, reach // 2))) == 0
     rate = np.where(state.background_known, 0.05, 1.0)[..., None]
     background = np.where(clear[..., None], state.background + rate * (level - state.background), state.background)
     return replace(
@@ -241,7 +257,7 @@ def _with_background(state: MaskerState, level: Image, mask: Mask, expected: Mas
 
 def _refined(image: Image, mask: Mask, allowed: NDArray[np.bool_]) -> Mask:
     """One GrabCut step in a window around the mask; the mask itself where that loses it."""
-    band = _disc(max(1, round(0.01 * image.shape[1])))
+    band = disc(max(1, round(0.01 * image.shape[1])))
     inner, outer = cv2.erode(mask, band), cv2.dilate(mask, band)
     labels = np.where(mask > 0, cv2.GC_PR_FGD, cv2.GC_PR_BGD).astype(np.uint8)
     labels[inner > 0] = cv2.GC_FGD
@@ -278,7 +294,7 @@ def _grab_cut(image: Image, labels: NDArray[np.uint8], iterations: int) -> Mask:
 
 def _tidied(mask: Mask, near: Mask) -> Mask:
     """The mask's parts near the body, without pinholes: a spot of another colour on the body is no hole in it."""
-    mask = _component(cv2.morphologyEx(mask, cv2.MORPH_CLOSE, _disc(1)), near)
+    mask = _component(cv2.morphologyEx(mask, cv2.MORPH_CLOSE, disc(1)), near)
     count, labels, statistics, _ = cv2.connectedComponentsWithStats(255 - mask, connectivity=4)
     small = statistics[:, cv2.CC_STAT_AREA] < 0.02 * np.count_nonzero(mask)
     small[0] = False  # label 0 is the mask itself
@@ -334,7 +350,7 @@ def _result(image: Image, working: Mask, log_ratio: Field, expected: Mask, start
     found = bool(working.any())
     agreement = intersection_over_union(working, expected)
     separation = 0.0
-    ring = (cv2.dilate(working, _disc(_pixels(0.02, working))) > 0) & (working == 0)
+    ring = (cv2.dilate(working, disc(_pixels(0.02, working))) > 0) & (working == 0)
     if found and ring.any():
         certainty = 1 / (1 + np.exp(-np.clip(log_ratio, -10, 10)))
         separation = max(0.0, float(certainty[working > 0].mean() - certainty[ring].mean()))
@@ -366,14 +382,15 @@ def _pixels(share: float, image: NDArray) -> int:
     return max(1, math.ceil(share * image.shape[1]))
 
 
-def _disc(radius: int) -> NDArray[Any]:
+def disc(radius: int) -> NDArray[Any]:
     """A structuring element; a square where it is large, which OpenCV then splits into rows and columns."""
     size = 2 * int(radius) + 1
     shape = cv2.MORPH_ELLIPSE if 1 < radius < 5 else cv2.MORPH_RECT
     return cv2.getStructuringElement(shape, (size, size))
 
 
-def _check(image: Image, **masks: Mask | None) -> None:
+def check_image(image: Image, **masks: Mask | None) -> None:
+    """Raises MaskerError for an image that is not uint8 RGB, or a mask of another size."""
     if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3:
         raise MaskerError(f"image is {image.dtype} {image.shape}, expected uint8 RGB (H, W, 3)")
     for name, mask in masks.items():

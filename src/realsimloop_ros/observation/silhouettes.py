@@ -6,6 +6,8 @@ for the triangles of a body's surface are a few pixels large.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import cv2
@@ -14,6 +16,15 @@ from numpy.typing import NDArray
 
 from realsimloop_ros.observation.cameras import Camera
 
+# Directions that a sphere is drawn by: its outline is short of the true one by 1 % of its radius.
+_ANGLES = np.arange(16) * np.pi / 8
+_SPHERE = np.array(
+    [
+        [np.cos(a) * np.cos(b), np.sin(a) * np.cos(b), np.sin(b)]
+        for b in np.linspace(-np.pi / 2, np.pi / 2, 9)
+        for a in _ANGLES
+    ]
+)
 # OpenCV draws corners to 1/16 px.
 _SHIFT = 4
 # OpenCV fills every pixel that a triangle's edge touches; drawn this much finer, a silhouette grows by 1/8 px.
@@ -32,6 +43,49 @@ def silhouette(camera: Camera, vertices: NDArray[np.float64], triangles: NDArray
         cv2.fillConvexPoly(fine, triangle, 255, cv2.LINE_8, _SHIFT)
     share: NDArray[Any] = cv2.resize(fine, (camera.width, camera.height), interpolation=cv2.INTER_AREA)
     return np.where(share > 127, 255, 0).astype(np.uint8)
+
+
+@dataclass(frozen=True, eq=False)
+class Capsule:
+    """All points within `radius`, m, of the line from start to end, (3,) each, m: a stretch of an arm or tool."""
+
+    start: NDArray[np.float64]
+    end: NDArray[np.float64]
+    radius: float
+
+
+def capsule_silhouette(camera: Camera, capsule: Capsule) -> NDArray[np.uint8]:
+    """(H, W), 255 where the capsule may be seen; nothing where it reaches behind the camera plane."""
+    centres = np.repeat([capsule.start, capsule.end], len(_SPHERE), axis=0)
+    pixels, depth = camera.project(centres + capsule.radius * np.tile(_SPHERE, (2, 1)))
+    mask: NDArray[Any] = np.zeros((camera.height, camera.width), np.uint8)
+    if depth.min() > _NEAREST and np.abs(pixels).max() < _FARTHEST:
+        corners = np.rint(cv2.convexHull(pixels.astype(np.float32)) * 2**_SHIFT).astype(np.int32)
+        cv2.fillConvexPoly(mask, corners, 255, cv2.LINE_8, _SHIFT)
+    return mask
+
+
+def hidden_by(
+    camera: Camera, capsules: Sequence[Capsule], vertices: NDArray[np.float64], body: NDArray[np.uint8]
+) -> NDArray[np.uint8]:
+    """(H, W), 255 where a pixel shows a capsule and not the body.
+
+    vertices: (n, 3) of the body, m; body: (H, W), its silhouette. A capsule hides the body where it is nearer to
+    the camera than every vertex that it covers, and is hidden by it otherwise.
+    """
+    hidden = np.zeros((camera.height, camera.width), np.uint8)
+    pixels, depth = camera.project(vertices)
+    column, row = np.rint(np.where(depth[:, None] > 0, pixels, -1)).astype(int).T
+    inside = (column >= 0) & (column < camera.width) & (row >= 0) & (row < camera.height)
+    column, row = np.where(inside, column, 0), np.where(inside, row, 0)
+    for capsule in capsules:
+        mask = capsule_silhouette(camera, capsule)
+        covered = inside & (mask[row, column] > 0)
+        farthest = camera.in_camera(np.stack([capsule.start, capsule.end]))[:, 2].max()
+        if covered.any() and farthest > depth[covered].min():
+            mask[body > 0] = 0
+        hidden |= mask
+    return hidden
 
 
 def paint_surface(
