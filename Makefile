@@ -22,10 +22,11 @@ help: ## show this list
 
 setup: $(STAMPS)/package ## make the environment: packages, ROS wheels, messages
 
-# The +cpu wheel leaves out the CUDA packages; with a GPU, install torch as its maker says instead. sam2 names
+# The +cpu wheel leaves out the CUDA packages; it lies in an index of its own, which PyTorch's installation page names:
+# make segmentation TORCH_INDEX=... With a GPU, install torch as that page says instead. sam2 names
 # torchvision and builds against the torch of the package index, though its tracking needs neither.
 segmentation: setup ## add SAM 2 (torch for the CPU, sam2), which masks images where a cell file says so
-	$(PIP_INSTALL) --retries 0 --extra-index-url https://download.pytorch.org/whl/cpu -r requirements-segmentation.txt
+	$(PIP_INSTALL) $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) -r requirements-segmentation.txt
 	SAM2_BUILD_CUDA=0 $(PIP_INSTALL) --no-deps --no-build-isolation sam2==1.1.0
 
 demo: setup ## run the dual-arm cell as separate processes and write out/demo/report.html
