@@ -3,7 +3,8 @@
 Each model of the sweep is made as `realsimloop reduce` makes it, judged on the same held-out motions of the
 dual-arm bar, and timed in single precision, in turn with the full-order solver on the same mesh. Linear elements
 are compared with the full-order solution on linear elements: what is judged is the reduction, not the element.
-Rows are written one by one, so that a sweep that is broken off goes on where it was; a page with plots is made of them.
+Rows are written one by one, so that a sweep that is broken off goes on where it was; a page with plots is made of
+them.
 """
 
 from __future__ import annotations
