@@ -129,6 +129,7 @@ def test_a_silent_camera_is_reported_and_left_out(cell: Cell, path: Path) -> Non
     with running(CameraSync, path, cell) as node:
         for k in range(12):
             cell.send_poses(SECOND + k * PERIOD)
+            cell.pictures[0][0, 0] = k  # a camera that repeats one image is stuck
             cell.send_image(0, SECOND + k * PERIOD)
             if k < 2:
                 cell.send_image(1, SECOND + k * PERIOD)
