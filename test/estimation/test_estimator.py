@@ -233,7 +233,7 @@ def test_frames_whose_step_did_not_converge_do_not_vote(
             run = run._replace(results=run.results.at[0].set(1))
         return before, end, run
 
-    voting = fed(estimator(gripped_twin()), given)[-1]
+    voting = fed(estimator(gripped_twin(), settings=replace(SETTINGS, outlier_deviations=1e6)), given)[-1]
     monkeypatch.setattr(problem_module, "roll_out", failing)
     updates = fed(running, given)
     # the spoilt frames, 10 cm off, would have told on the estimate
@@ -258,6 +258,35 @@ def test_without_a_step_that_converged_the_estimate_is_held(
         assert update.status is UpdateStatus.HELD_NOT_CONVERGED
         assert update.reason == "a step of the window did not converge"
         assert update.material.youngs_modulus[0] == pytest.approx(2 * TRUE_E, rel=1e-15)
+
+
+def test_of_frames_with_one_stamp_the_first_alone_votes(lively_scene: Scene) -> None:
+    expected = fed(estimator(gripped_twin()), Scene(lively_scene.poses, lively_scene.frames[:5]))
+    again = [with_markers(frame, frame.marker_positions + 1e-3) for frame in lively_scene.frames[:5]]
+    twice = tuple(frame for pair in zip(lively_scene.frames[:5], again, strict=True) for frame in pair)
+    running = estimator(gripped_twin())
+    assert_same(fed(running, Scene(lively_scene.poses, twice)), expected)
+    assert running.rejected == {"frame_stamp_not_newer": 5}
+
+
+def test_a_frame_that_contradicts_all_others_counts_little_and_says_so(lively_scene: Scene) -> None:
+    frames = list(lively_scene.frames)
+    # the marks have run down: an error that looks like a sag, ten deviations of a marker and more
+    sagging = np.zeros((10, 3))
+    sagging[:, 2] = -0.01
+    frames[12] = with_markers(frames[12], frames[12].marker_positions + sagging)
+    spoilt = Scene(lively_scene.poses, tuple(frames))
+    updates = fed(estimator(gripped_twin()), spoilt)
+    open_ears = fed(estimator(gripped_twin(), settings=replace(SETTINGS, outlier_deviations=1e6)), spoilt)
+
+    def error(update: MaterialUpdate) -> float:
+        return abs(float(np.log(update.material.youngs_modulus[0] / TRUE_E)))
+
+    assert updates[12].reason.startswith("the newest frame contradicts what is known by ")
+    assert updates[12].figures["contradiction_deviations"] > SETTINGS.outlier_deviations
+    # of exact data no other frame does
+    assert max(u.figures["contradiction_deviations"] for k, u in enumerate(updates) if k < 12) < 3.0
+    assert error(updates[12]) < 0.2 * error(open_ears[12])
 
 
 # -- what is observable ----------------------------------------------------------------------------------------

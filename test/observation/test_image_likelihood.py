@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import cv2
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -116,6 +117,31 @@ def test_gauss_newton_finds_the_displacement(splats, bar, cell_cameras, box_view
         assert abs(camera.gain - 0.8) < 0.02
         assert camera.overlap > 0.95
         assert camera.outlier_share < 0.05
+
+
+def test_masks_that_are_too_wide_are_not_taken_for_a_thicker_body(splats, bar, cell_cameras, box_views):
+    x = bar.rest_positions
+    views = box_views(cell_cameras)
+    wide = replace(views, masks=np.stack([cv2.dilate(mask, np.ones((3, 3), np.uint8)) for mask in views.masks]))
+    thicker = (x - x.mean(0)) * [0.0, 1.0, 1.0]
+
+    def thickness(target, sigma_offset):
+        estimate, noise = 0.0, ImageNoise(sigma_offset=sigma_offset)
+        for _ in range(8):
+            placed = splats.place(x + estimate * thicker)
+            tangents = splats.place_tangents(x + estimate * thicker, thicker[None])
+            term = image_term(splats, target, *placed, *tangents, noise)
+            estimate -= term.gradient[0] / term.gauss_newton[0, 0]
+        return estimate, term.cameras
+
+    taken, _ = thickness(wide, 1e-3)
+    told, cameras = thickness(wide, 2.0)
+    clear, _ = thickness(views, 2.0)
+    print(f"thickness: {taken:.4f} without an offset, {told:.4f} with one, {clear:.4f} of the true masks")
+    # of what a pixel on either side of 18 px leaves, half: the step of a mask is steeper than the rim of splats
+    assert abs(told - clear) < 0.7 * abs(taken - clear)
+    for camera in cameras:
+        assert 0.3 < camera.offset < 1.2
 
 
 def test_an_occluder_moves_the_minimum_little(splats, bar, cell_cameras, box_views):

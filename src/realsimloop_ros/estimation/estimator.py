@@ -145,6 +145,13 @@ class TwinEstimator:
         seconds = time.perf_counter() - began
         segment, frame = track.segments[-1], cut.frames[-1]
         run = self.problem.run_of(segment)
+        reason = outcome.reason
+        if segment.weight < 1.0:
+            contradicts = (
+                f"the newest frame contradicts what is known by {segment.distance:.1f} deviations and counts "
+                f"{segment.weight:.2g}"
+            )
+            reason = f"{reason}; {contradicts}" if reason else contradicts
         predicted = predicted_state(track.model, self.u, segment.start, run, frame)
         return MaterialUpdate(
             stamp_ns=frame.observation.stamp_ns,
@@ -153,7 +160,7 @@ class TwinEstimator:
             parameter_names=self.space.names,
             covariance=self.covariance(),
             status=outcome.status,
-            reason=outcome.reason,
+            reason=reason,
             loss_before=before,
             loss_after=outcome.loss,
             frames_used=sum(e.frames for e in self.problem.evidence()),
@@ -161,7 +168,7 @@ class TwinEstimator:
             latent=latent_at(segment.start, run, frame),
             grip_poses=frame.grip_poses,
             vertices=predicted.x,
-            figures=dict(segment.evidence.figures),
+            figures={**segment.evidence.figures, "contradiction_deviations": segment.distance},
         )
 
 

@@ -99,11 +99,13 @@ class WrenchFile(_Strict):
 
 
 class ImageFile(_Strict):
-    """splats: their number; sigmas: of 0 to 1; correlation_length: px; frames_per_sample: as for markers."""
+    """splats: their number; frames_per_sample: as for markers; the others: see ImageNoise."""
 
     splats: int = Field(3000, ge=2)
     sigma_colour: float = Field(0.05, gt=0)
     sigma_silhouette: float = Field(0.3, gt=0)
+    sigma_offset: float = Field(0.5, gt=0)
+    colour_share: float = Field(1.0, gt=0, le=1)
     correlation_length: float = Field(1.0, ge=0, le=100)
     frames_per_sample: float = Field(1.0, gt=0)
 
@@ -123,6 +125,10 @@ class EstimatorFile(_Strict):
     forgetting: float = Field(0.972, gt=0, le=1)
     # segments rolled out anew per update, which bounds what it costs
     relinearisations: int = Field(1, ge=1)
+    # from what is known, beyond which a frame that stands alone counts less
+    outlier_deviations: float = Field(5.0, gt=0)
+    # standard deviations of what is published that no amount of data removes; by default those of the estimator
+    model_deviation: dict[Quantity, float] = Field(default_factory=dict)
     zones: dict[str, ZoneFile] = Field(min_length=1)
     markers: MarkerFile = MarkerFile()
     images: ImageFile = ImageFile()
@@ -164,6 +170,8 @@ class EstimatorFile(_Strict):
             ticks_per_segment=self.ticks_per_segment,
             forgetting=self.forgetting,
             relinearisations=self.relinearisations,
+            outlier_deviations=self.outlier_deviations,
+            model_deviation={**EstimatorSettings().model_deviation, **self.model_deviation},
         )
 
     def parameter_space(self, body: Body) -> ParameterSpace:
@@ -210,6 +218,8 @@ class EstimatorFile(_Strict):
         noise = ImageNoise(
             sigma_colour=images.sigma_colour,
             sigma_silhouette=images.sigma_silhouette,
+            sigma_offset=images.sigma_offset,
+            colour_share=images.colour_share,
             correlation_length=images.correlation_length,
         )
         # colours alone: opacities and scales fitted at a wrong state would bend the silhouette towards it

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import replace
 
 import jax.numpy as jnp
 import numpy as np
@@ -26,6 +27,7 @@ from realsimloop_ros.dynamics.rollout import (
 from realsimloop_ros.dynamics.stepper import CONVERGED
 from realsimloop_ros.estimation.identifiability import observable_part, without_nuisance
 from realsimloop_ros.estimation.information import Information
+from realsimloop_ros.estimation.outliers import OutlierWeights, contradiction, weighted
 from realsimloop_ros.estimation.theta import ParameterSpace
 from realsimloop_ros.estimation.track import Track
 from realsimloop_ros.estimation.updates import EstimatorSettings
@@ -62,6 +64,7 @@ class WindowProblem:
         self.old = Information(len(self.u))
         self.rejected: dict[str, int] = {}
         self._newest = self.tracks[0]
+        self._outliers = [OutlierWeights(settings.outlier_deviations) for _ in self.tracks]
         self._refreshed_at = self.theta.copy()
 
     @property
@@ -84,6 +87,11 @@ class WindowProblem:
             assert track.start_poses is not None
             track.state = self._start_state(track, track.start_poses, self.material)
         segment = self._roll(track, track.state, cut)
+        precision, vector = self.known()
+        prior = self.prior_precision
+        segment.distance = contradiction(segment.evidence, precision + prior, vector + prior @ self.prior_u)
+        segment.weight = self._outliers[self.tracks.index(track)].weigh(segment.distance)
+        segment.evidence = weighted(segment.evidence, segment.weight)
         while len(track.segments) >= self.settings.window:
             self.old.absorb(track.segments.popleft().evidence, self.settings.forgetting)
         track.segments.append(segment)
@@ -270,8 +278,10 @@ class WindowProblem:
         return segment.run._replace(latents=segment.run.latents + segment.run.tangents @ change)
 
     def roll_anew(self, track: Track, segment: Segment, start: TwinState) -> Segment:
-        """A segment rolled out at the present u from another start."""
-        return self._roll(track, start, segment.cut)
+        """A segment rolled out at the present u from another start; it counts what it counted."""
+        new = self._roll(track, start, segment.cut)
+        evidence = weighted(new.evidence, segment.weight)
+        return replace(new, evidence=evidence, weight=segment.weight, distance=segment.distance)
 
     def _roll(self, track: Track, start: TwinState, cut: Cut) -> Segment:
         parts = (track.model, track.settings, self.space, self.u)

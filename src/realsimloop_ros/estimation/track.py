@@ -69,9 +69,13 @@ class Track:
         return round(self.settings.time_step * ticks * 1e9)
 
     def take_frame(self, observation: FrameObservation) -> bool:
-        """Let a frame wait for its segment; False, and nothing is done, where a newer one has come before it."""
-        newest = self.waiting[-1].stamp_ns if self.waiting else self.begin_ns
-        if newest is not None and observation.stamp_ns < newest:
+        """Let a frame wait for its segment; False, and nothing is done, where one as new has come before it.
+
+        Of frames with one stamp the first alone counts: a moment that is told twice is not known twice as well.
+        """
+        if self.waiting and observation.stamp_ns <= self.waiting[-1].stamp_ns:
+            return False
+        if self.begin_ns is not None and observation.stamp_ns < self.begin_ns:
             return False
         self.waiting.append(observation)
         return True

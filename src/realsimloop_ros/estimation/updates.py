@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
 
 import numpy as np
 from numpy.typing import NDArray
 
+from realsimloop_ros.estimation.theta import Quantity
 from realsimloop_ros.mechanics.material import Material
 
 
@@ -33,7 +35,8 @@ class EstimatorSettings:
     rolled out anew per update, which bounds what it costs; least_gain: information of a direction, in units of
     the prior's, below which it counts as unobservable; model_deviation: standard deviation, by quantity, of what
     is published that no amount of data removes, the error of the model itself; refresh_beyond: move of u since
-    the appearance was learnt from which on it is learnt anew.
+    the appearance was learnt from which on it is learnt anew; outlier_deviations: distance from what is known
+    beyond which a frame that stands alone counts less.
     """
 
     window: int = 8
@@ -43,7 +46,7 @@ class EstimatorSettings:
     relinearise_beyond: float = 0.05
     relinearisations: int = 1
     least_gain: float = 0.25
-    model_deviation: dict[str, float] = field(
+    model_deviation: Mapping[Quantity, float] = field(
         default_factory=lambda: {
             "youngs_modulus": 0.02,
             "poisson_ratio": 0.004,
@@ -52,12 +55,18 @@ class EstimatorSettings:
         }
     )
     refresh_beyond: float = 0.25
+    outlier_deviations: float = 5.0
 
     def __post_init__(self) -> None:
         for name in ("window", "ticks_per_segment", "relinearisations"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}: {getattr(self, name)}, expected at least 1")
-        for name, high in (("forgetting", 1.0), ("trust_radius", np.inf), ("relinearise_beyond", np.inf)):
+        for name, high in (
+            ("forgetting", 1.0),
+            ("trust_radius", np.inf),
+            ("relinearise_beyond", np.inf),
+            ("outlier_deviations", np.inf),
+        ):
             if not 0.0 < getattr(self, name) <= high:
                 raise ValueError(f"{name}: {getattr(self, name)}, expected above 0 and at most {high}")
 

@@ -73,13 +73,19 @@ class Cut:
 
 @dataclass(eq=False)
 class Segment:
-    """A cut rolled out at evidence.u; start, end: states before the first tick and after the last."""
+    """A cut rolled out at evidence.u; start, end: states before the first tick and after the last.
+
+    weight: what its evidence has been multiplied by; distance: in deviations, by which it contradicted what was
+    known when it came.
+    """
 
     cut: Cut
     start: TwinState
     end: TwinState
     run: Trajectory
     evidence: Evidence
+    weight: float = 1.0
+    distance: float = 0.0
 
 
 @eqx.filter_jit

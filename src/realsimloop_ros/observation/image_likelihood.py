@@ -1,14 +1,18 @@
 """How well the splats at a predicted state explain the camera images: loss, gradient and Gauss-Newton matrix.
 
-Per pixel of camera k, with C and T the drawn colour and transmittance, b the constant background, Y the image
-inside the mask and b outside of it, M the mask (0 or 1) and g_k the camera's exposure gain:
+Per pixel of camera k, with C and T the drawn colour and transmittance, Y the image, M the mask (0 or 1), g_k the
+camera's exposure gain, and R the change of M per px by which the mask is too wide:
 
-    L = 1/n_eff [ sum rho(|g_k C + T b - Y| / sigma_colour) + rho((1 - T - M) / sigma_silhouette)
-                  + 1/2 (g_k - 1)^2 / sigma_gain^2 ]
+    L = 1/n_eff [ s_colour sum over the inside of rho(|g_k C - (1 - T) Y| / sigma_colour)
+                  + sum of rho((1 - T - M + o_k R) / sigma_silhouette)
+                  + 1/2 (g_k - 1)^2 / sigma_gain^2 + 1/2 o_k^2 / sigma_offset^2 ]
 
-rho is robust. g_k minimises L for the state at hand, so the gradient needs no derivative of it, and the
-Gauss-Newton matrix is the one with g_k eliminated. n_eff is the number of neighbouring pixels whose errors are
-one error: without it, a few thousand pixels would claim a precision that they do not have.
+rho is robust. g_k and o_k minimise L for the state at hand, so the gradient needs no derivative of them, and the
+Gauss-Newton matrix is the one with both eliminated. n_eff is the number of neighbouring pixels whose errors are
+one error: without it, a few thousand pixels would claim a precision that they do not have. A mask errs along whole
+edges alike, and drawn splats end a little off the body's edge: without o_k a twentieth of a pixel of either is
+taken for a thinner or thicker body, which is Poisson's ratio. Colours are compared over the image itself, so that
+they say nothing of where the body ends, and not at the rim of a mask.
 """
 
 from __future__ import annotations
@@ -17,6 +21,7 @@ import math
 from dataclasses import dataclass, replace
 from functools import partial
 
+import cv2
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
@@ -36,6 +41,8 @@ from realsimloop_ros.observation.threads import run_side_by_side
 
 Array = NDArray[np.float64]
 
+# px, of a mask's rim
+_RIM_BLUR = 1.0
 _KINDS = {"huber": kernels.HUBER, "geman_mcclure": kernels.GEMAN_MCCLURE}
 
 
@@ -50,11 +57,14 @@ class ImageNoise:
     sigma_colour: standard deviation of a pixel's colour about the drawn one, per channel, of 0 to 1; it holds the
         splats' own error too, not only the sensor's.
     sigma_silhouette: of opacity about the mask.
+    sigma_offset: px, by which the edges of a camera's mask lie too far out or in, in one frame, as a whole.
+    colour_share: of what colours say, the part that is new: the splats' own error rides on the body, and every
+        frame shows it again.
+    rim: px, inside the mask's edge, where colours are not compared: image and mask are of two things there.
     correlation_length: px, over which residuals are alike (exp(-distance / length)).
     robust: 'huber' (bounded influence) or 'geman_mcclure' (outliers lose their influence; needs a good start).
     robust_scale: residual, in sigmas, from which on a pixel counts as an outlier.
     sigma_gain: of a camera's exposure gain about 1.
-    background: colour over which everything is compared.
     minimum_overlap: a camera is left out whose mask and predicted silhouette have a smaller intersection
         over union.
     gain_limits: a camera whose gain lies outside is left out.
@@ -64,17 +74,27 @@ class ImageNoise:
 
     sigma_colour: float = 0.05
     sigma_silhouette: float = 0.3
+    sigma_offset: float = 0.5
+    colour_share: float = 1.0
+    rim: int = 1
     correlation_length: float = 1.0
     robust: str = "huber"
     robust_scale: float = 3.0
     sigma_gain: float = 0.5
-    background: tuple[float, float, float] = (0.5, 0.5, 0.5)
     minimum_overlap: float = 0.2
     gain_limits: tuple[float, float] = (0.2, 5.0)
     gain_tolerance: float = 1e-7
 
     def __post_init__(self) -> None:
-        for field in ("sigma_colour", "sigma_silhouette", "robust_scale", "sigma_gain", "gain_tolerance"):
+        for field in (
+            "sigma_colour",
+            "sigma_silhouette",
+            "sigma_offset",
+            "colour_share",
+            "robust_scale",
+            "sigma_gain",
+            "gain_tolerance",
+        ):
             value = getattr(self, field)
             if not (math.isfinite(value) and value > 0):
                 raise ImageNoiseError(f"{field} is {value}, expected a positive number")
@@ -82,6 +102,11 @@ class ImageNoise:
             raise ImageNoiseError(f"correlation_length is {self.correlation_length}, expected 0 to 100 px")
         if self.robust not in _KINDS:
             raise ImageNoiseError(f"robust is '{self.robust}', expected one of {', '.join(_KINDS)}")
+
+    @property
+    def information(self) -> NDArray[np.float64]:
+        """(3,): of a colour, the share of it that counts, and of an opacity."""
+        return np.array([self.sigma_colour**-2, self.colour_share, self.sigma_silhouette**-2])
 
     @property
     def pixels_per_sample(self) -> float:
@@ -103,8 +128,9 @@ class CameraDiagnostics:
     """What one camera had to say.
 
     used: whether it entered the sums; reason: why not, empty otherwise. gain: of its exposure. residual_rms: of
-    the colour (0 to 1) over mask and predicted body. overlap: intersection over union of both. outlier_share:
-    of their pixels, those with less than half their weight.
+    the colour (0 to 1) inside the mask. overlap: intersection over union of mask and predicted body.
+    outlier_share: of the pixels of either, those about which the two disagree or whose colour has less than half
+    its weight. offset: px, by which the mask is too wide.
     """
 
     camera: str
@@ -114,6 +140,7 @@ class CameraDiagnostics:
     residual_rms: float = math.nan
     overlap: float = math.nan
     outlier_share: float = math.nan
+    offset: float = math.nan
 
 
 @dataclass(frozen=True, eq=False)
@@ -231,11 +258,10 @@ def image_loss_gradient(
             kernels.view_image_gradient(
                 layers,
                 np.require(views.images[camera], requirements=["C", "W"]),
-                np.require(views.masks[camera], requirements=["C", "W"]),
-                np.asarray(noise.background),
+                *_places_and_rim(views.masks[camera], noise.rim),
                 part.diagnostics.gain,
-                noise.sigma_colour,
-                noise.sigma_silhouette,
+                part.diagnostics.offset,
+                noise.information,
                 _KINDS[noise.robust],
                 noise.robust_scale,
                 scale,
@@ -271,10 +297,9 @@ def measured_noise(rendering: Rendering, views: MultiViewImages, noise: ImageNoi
         part = _evaluate_view(layers, layers[..., 3], views, index, noise)
         inside = (views.masks[index] > 0) & (rendering.transmittance[index] < 0.05)
         gain = part.diagnostics.gain if math.isfinite(part.diagnostics.gain) else 1.0
-        drawn = gain * rendering.colour[index] + rendering.transmittance[index][..., None] * np.asarray(
-            noise.background
-        )
-        residual = np.where(inside[..., None], drawn - views.images[index] / 255.0, np.nan)
+        opacity = 1.0 - rendering.transmittance[index][..., None]
+        difference = gain * rendering.colour[index] - opacity * views.images[index] / 255.0
+        residual = np.where(inside[..., None], difference, np.nan)
         squares.append(residual[inside].ravel())
         horizontal.append((residual[:, 1:] * residual[:, :-1]).ravel())
         vertical.append((residual[1:] * residual[:-1]).ravel())
@@ -342,11 +367,14 @@ def _evaluate_view(
     directions = layers.shape[2] - 1
     # writable: numba would compile anew for the read-only arrays that messages hold
     image = np.require(views.images[index], requirements=["C", "W"])
-    mask = np.require(views.masks[index], requirements=["C", "W"])
+    places, rim = _places_and_rim(views.masks[index], noise.rim)
     name = views.cameras[index].name
-    background = np.asarray(noise.background)
-    gradient, hessian, column = np.zeros(directions), np.zeros((directions, directions)), np.zeros(directions)
-    in_mask, in_prediction, in_both = kernels.overlap_counts(layers, mask)
+    gradient, hessian, columns = (
+        np.zeros(directions),
+        np.zeros((directions, directions)),
+        np.zeros((2, directions)),
+    )
+    in_mask, in_prediction, in_both = kernels.overlap_counts(layers, places)
     overlap = in_both / max(1, in_mask + in_prediction - in_both)
     if overlap < noise.minimum_overlap:
         reason = (
@@ -354,28 +382,30 @@ def _evaluate_view(
             f" {noise.minimum_overlap:.2f}"
         )
         return _ViewPart(CameraDiagnostics(name, False, reason, overlap=overlap), 0.0, gradient, hessian, 0.0, 0)
-    gain, gain_information = _solve_gain(layers, image, mask, background, noise)
+    gain, gain_information = _solve_gain(layers, image, places, noise)
     if not noise.gain_limits[0] <= gain <= noise.gain_limits[1]:
         reason = f"the exposure gain {gain:.3g} lies outside {noise.gain_limits[0]:g} to {noise.gain_limits[1]:g}"
         diagnostics = CameraDiagnostics(name, False, reason, gain=gain, overlap=overlap)
         return _ViewPart(diagnostics, 0.0, gradient, hessian, 0.0, 0)
+    offset, offset_information = _solve_offset(np.ascontiguousarray(outline[..., 0]), places, rim, noise)
     loss, square, count, outliers = kernels.view_sums(
         layers,
         outline,
         image,
-        mask,
-        background,
+        places,
+        rim,
         gain,
-        noise.sigma_colour,
-        noise.sigma_silhouette,
+        offset,
+        noise.information,
         _KINDS[noise.robust],
         noise.robust_scale,
         gradient,
         hessian,
-        column,
+        columns,
     )
-    loss += 0.5 * (gain - 1) ** 2 / noise.sigma_gain**2
-    hessian -= column[:, None] * column[None, :] / gain_information
+    loss += 0.5 * (gain - 1) ** 2 / noise.sigma_gain**2 + 0.5 * offset**2 / noise.sigma_offset**2
+    for column, information in zip(columns, (gain_information, offset_information), strict=True):
+        hessian -= column[:, None] * column[None, :] / information
     diagnostics = CameraDiagnostics(
         name,
         True,
@@ -383,33 +413,69 @@ def _evaluate_view(
         gain=gain,
         residual_rms=math.sqrt(square / (3 * max(1, count))),
         overlap=overlap,
-        outlier_share=outliers / max(1, count),
+        outlier_share=outliers,
+        offset=offset,
     )
     return _ViewPart(diagnostics, loss, gradient, hessian, square, count)
 
 
+def _places_and_rim(mask: NDArray[np.uint8], width: int) -> tuple[NDArray[np.uint8], Array]:
+    """Places (H, W) of a mask, see the kernels, and how it changes (H, W) per px that it grows."""
+    seen = np.require(mask > 0, np.uint8)
+    inside = cv2.erode(seen, np.ones((2 * width + 1, 2 * width + 1), np.uint8)) if width else seen
+    # as wide as the rim of drawn splats, so that an offset and a thicker body look alike
+    smooth = cv2.GaussianBlur(seen.astype(np.float64), (0, 0), _RIM_BLUR)
+    slopes = (cv2.Sobel(smooth, cv2.CV_64F, *axis, scale=0.125) for axis in ((1, 0), (0, 1)))
+    return seen + inside, np.hypot(*slopes)
+
+
+def _solve_offset(
+    transmittance: NDArray, places: NDArray[np.uint8], rim: Array, noise: ImageNoise
+) -> tuple[float, float]:
+    """The mask's offset that minimises the view's loss, and the information about it."""
+    prior = 1 / noise.sigma_offset**2
+    offset, information = 0.0, prior
+    for _ in range(50):
+        numerator, denominator = kernels.offset_sums(
+            transmittance,
+            places,
+            rim,
+            offset,
+            noise.sigma_silhouette**-2,
+            _KINDS[noise.robust],
+            noise.robust_scale,
+        )
+        information = denominator + prior
+        change = numerator / information - offset
+        offset += change
+        if abs(change) < noise.gain_tolerance:
+            break
+    return offset, information
+
+
 def _solve_gain(
-    layers: NDArray, image: NDArray[np.uint8], mask: NDArray[np.uint8], background: Array, noise: ImageNoise
+    layers: NDArray, image: NDArray[np.uint8], places: NDArray[np.uint8], noise: ImageNoise
 ) -> tuple[float, float]:
     """The gain that minimises the view's loss, and the information about it.
 
     Each iteration solves the weighted normal equation in closed form. It starts at the median ratio of brightness,
     which half the pixels may spoil.
     """
-    body = (mask > 0) & (layers[:, :, 0, 3] < 0.5)
+    body = (places == kernels.INSIDE) & (layers[:, :, 0, 3] < 0.5)
+    if not body.any():
+        return 1.0, 1 / noise.sigma_gain**2
     drawn = layers[:, :, 0, :3][body].sum(axis=1)
-    through = layers[:, :, 0, 3][body] * background.sum()
-    gain = float(np.median((image[body].sum(axis=1) / 255.0 - through) / np.maximum(drawn, 1e-3)))
+    seen = (1.0 - layers[:, :, 0, 3][body]) * image[body].sum(axis=1) / 255.0
+    gain = float(np.median(seen / np.maximum(drawn, 1e-3)))
     prior = 1 / noise.sigma_gain**2
     information = prior
     for _ in range(50):
         numerator, denominator = kernels.gain_sums(
             layers,
             image,
-            mask,
-            background,
+            places,
             gain,
-            noise.sigma_colour,
+            noise.information,
             _KINDS[noise.robust],
             noise.robust_scale,
         )

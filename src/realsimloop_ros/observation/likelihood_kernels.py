@@ -7,6 +7,8 @@ import math
 import numba
 import numpy as np
 
+# places of a mask: outside, at its rim, and far enough inside for its colours to be the body's alone
+OUTSIDE, RIM, INSIDE = 0, 1, 2
 HUBER = 0
 GEMAN_MCCLURE = 1
 
@@ -29,30 +31,28 @@ def robust(square, kind, scale):
 
 
 @numba.njit(nogil=True, cache=True)
-def _residual(layers, image, mask, background, gain, y, x, residual):
-    """Writes gain C + T b - Y (3,) of a pixel, Y = b outside the mask; returns its square."""
+def _residual(layers, image, gain, y, x, residual):
+    """Writes gain C - (1 - T) Y (3,) of a pixel: the splats over the image itself; returns its square."""
     square = 0.0
-    transmittance = layers[y, x, 0, 3]
-    seen = mask[y, x] > 0
+    opacity = 1.0 - layers[y, x, 0, 3]
     for c in range(3):
-        target = image[y, x, c] / 255.0 if seen else background[c]
-        residual[c] = gain * layers[y, x, 0, c] + transmittance * background[c] - target
+        residual[c] = gain * layers[y, x, 0, c] - opacity * image[y, x, c] / 255.0
         square += residual[c] * residual[c]
     return square
 
 
 @numba.njit(nogil=True, cache=True)
-def gain_sums(layers, image, mask, background, gain, sigma, kind, scale):
+def gain_sums(layers, image, places, gain, information, kind, scale):
     """Weighted normal equation of the gain at weights taken at `gain`: numerator and denominator."""
     residual = np.empty(3)
     numerator, denominator = 0.0, 0.0
     for y in range(layers.shape[0]):
         for x in range(layers.shape[1]):
-            if layers[y, x, 0, 3] >= 1.0:
+            if places[y, x] != INSIDE or layers[y, x, 0, 3] >= 1.0:
                 continue
-            square = _residual(layers, image, mask, background, gain, y, x, residual)
-            _, weight = robust(square / (sigma * sigma), kind, scale)
-            weight /= sigma * sigma
+            square = _residual(layers, image, gain, y, x, residual)
+            _, weight = robust(square * information[0], kind, scale)
+            weight *= information[0] * information[1]
             for c in range(3):
                 colour = layers[y, x, 0, c]
                 numerator += weight * colour * (gain * colour - residual[c])
@@ -61,12 +61,29 @@ def gain_sums(layers, image, mask, background, gain, sigma, kind, scale):
 
 
 @numba.njit(nogil=True, cache=True)
-def overlap_counts(layers, mask):
+def offset_sums(outline, places, rim, offset, information, kind, scale):
+    """Weighted normal equation of the mask's offset at weights taken at `offset`: numerator and denominator."""
+    numerator, denominator = 0.0, 0.0
+    for y in range(outline.shape[0]):
+        for x in range(outline.shape[1]):
+            if rim[y, x] == 0.0:
+                continue
+            error = 1.0 - outline[y, x] - (places[y, x] != OUTSIDE)
+            left = error + offset * rim[y, x]
+            _, weight = robust(left * left * information, kind, scale)
+            weight *= information
+            numerator -= weight * rim[y, x] * error
+            denominator += weight * rim[y, x] * rim[y, x]
+    return numerator, denominator
+
+
+@numba.njit(nogil=True, cache=True)
+def overlap_counts(layers, places):
     """Pixels of the mask, of the predicted body (alpha > 0.5), and of both."""
     in_mask, in_prediction, in_both = 0, 0, 0
     for y in range(layers.shape[0]):
         for x in range(layers.shape[1]):
-            seen, predicted = mask[y, x] > 0, layers[y, x, 0, 3] < 0.5
+            seen, predicted = places[y, x] != OUTSIDE, layers[y, x, 0, 3] < 0.5
             in_mask += seen
             in_prediction += predicted
             in_both += seen and predicted
@@ -78,56 +95,61 @@ def view_sums(
     layers,
     outline,
     image,
-    mask,
-    background,
+    places,
+    rim,
     gain,
-    sigma_colour,
-    sigma_silhouette,
+    offset,
+    information,
     kind,
     scale,
     gradient,
     hessian,
-    gain_column,
+    columns,
 ):
     """Loss of one view, with its first and second (Gauss-Newton) derivatives in the p directions of the layers.
 
     layers (H, W, 1 + p, 4): what colours are compared with; outline (H, W, 1 + p): transmittance that the mask
-    is compared with, and its derivatives; gradient (p,), hessian (p, p), gain_column (p,): the sum of w dr.C, are
-    added to.
-    Returns loss, squared colour residual, count, and outliers (weight below 1/2) of the pixels that belong to the
-    mask or to the predicted body.
+    is compared with, and its derivatives; places (H, W): of the mask; rim (H, W): its change per px of offset;
+    information: of a colour, the share of it that counts, and of the opacity; gradient (p,), hessian (p, p), and
+    columns (2, p), the sums of w dr.C and of w dr.rim, are added to.
+    Returns the loss, the squared colour residual and the count of the pixels inside the mask, and the share of
+    outliers among the pixels of mask or predicted body: those about which the two disagree, or whose colour has
+    less than half its weight.
     """
     directions = layers.shape[2] - 1
     residual, slope = np.empty(3), np.empty((directions, 4))
-    loss, square_sum, count, outliers = 0.0, 0.0, 0, 0
-    colour_information = 1.0 / (sigma_colour * sigma_colour)
-    silhouette_information = 1.0 / (sigma_silhouette * sigma_silhouette)
+    loss, square_sum, count, of_either, outliers = 0.0, 0.0, 0, 0, 0
     for y in range(layers.shape[0]):
         for x in range(layers.shape[1]):
-            transmittance = outline[y, x, 0]
-            seen = mask[y, x] > 0
-            if transmittance >= 1.0 and layers[y, x, 0, 3] >= 1.0 and not seen:
+            transmittance, place = outline[y, x, 0], places[y, x]
+            if transmittance >= 1.0 and layers[y, x, 0, 3] >= 1.0 and place == OUTSIDE and rim[y, x] == 0.0:
                 continue
-            square = _residual(layers, image, mask, background, gain, y, x, residual)
-            part, weight = robust(square * colour_information, kind, scale)
-            loss += part
-            if seen or transmittance < 0.5:
+            silhouette = 1.0 - transmittance - (place != OUTSIDE) + offset * rim[y, x]
+            either, doubtful = place != OUTSIDE or transmittance < 0.5, abs(silhouette) > 0.5
+            weight = 0.0
+            if place == INSIDE:
+                square = _residual(layers, image, gain, y, x, residual)
+                part, weight = robust(square * information[0], kind, scale)
+                loss += information[1] * part
                 square_sum += square
                 count += 1
-                outliers += weight < 0.5
-            silhouette = 1.0 - transmittance - (1.0 if seen else 0.0)
-            part, edge_weight = robust(silhouette * silhouette * silhouette_information, kind, scale)
+                doubtful = doubtful or weight < 0.5
+                weight *= information[0] * information[1]
+            of_either += either
+            outliers += either and doubtful
+            part, edge_weight = robust(silhouette * silhouette * information[2], kind, scale)
             loss += part
-            weight *= colour_information
-            edge_weight *= silhouette_information
+            edge_weight *= information[2]
             for j in range(directions):
                 d_transmittance = layers[y, x, 1 + j, 3]
-                for c in range(3):
-                    slope[j, c] = gain * layers[y, x, 1 + j, c] + d_transmittance * background[c]
-                    gradient[j] += weight * residual[c] * slope[j, c]
-                    gain_column[j] += weight * slope[j, c] * layers[y, x, 0, c]
                 slope[j, 3] = -outline[y, x, 1 + j]
                 gradient[j] += edge_weight * silhouette * slope[j, 3]
+                columns[1, j] += edge_weight * slope[j, 3] * rim[y, x]
+                for c in range(3):
+                    slope[j, c] = gain * layers[y, x, 1 + j, c] + d_transmittance * image[y, x, c] / 255.0
+                    if weight > 0.0:
+                        gradient[j] += weight * residual[c] * slope[j, c]
+                        columns[0, j] += weight * slope[j, c] * layers[y, x, 0, c]
                 for k in range(j + 1):
                     hessian[j, k] += weight * (
                         slope[j, 0] * slope[k, 0] + slope[j, 1] * slope[k, 1] + slope[j, 2] * slope[k, 2]
@@ -135,27 +157,26 @@ def view_sums(
     for j in range(directions):
         for k in range(j):
             hessian[k, j] = hessian[j, k]
-    return loss, square_sum, count, outliers
+    return loss, square_sum, count, outliers / max(1, of_either)
 
 
 @numba.njit(nogil=True, cache=True)
 def view_image_gradient(
-    layers, image, mask, background, gain, sigma_colour, sigma_silhouette, kind, scale, factor, gradient_image
+    layers, image, places, rim, gain, offset, information, kind, scale, factor, gradient_image
 ):
     """Writes dL/d(colour, transmittance) (H, W, 4) of one view, times `factor`."""
     residual = np.empty(3)
-    colour_information = factor / (sigma_colour * sigma_colour)
-    silhouette_information = factor / (sigma_silhouette * sigma_silhouette)
     for y in range(layers.shape[0]):
         for x in range(layers.shape[1]):
-            transmittance = layers[y, x, 0, 3]
-            seen = mask[y, x] > 0
-            square = _residual(layers, image, mask, background, gain, y, x, residual)
-            _, weight = robust(square / (sigma_colour * sigma_colour), kind, scale)
-            silhouette = 1.0 - transmittance - (1.0 if seen else 0.0)
-            _, edge_weight = robust(silhouette * silhouette / (sigma_silhouette * sigma_silhouette), kind, scale)
+            transmittance, place = layers[y, x, 0, 3], places[y, x]
             through = 0.0
-            for c in range(3):
-                gradient_image[y, x, c] = colour_information * weight * residual[c] * gain
-                through += colour_information * weight * residual[c] * background[c]
-            gradient_image[y, x, 3] = through - silhouette_information * edge_weight * silhouette
+            if place == INSIDE:
+                square = _residual(layers, image, gain, y, x, residual)
+                _, weight = robust(square * information[0], kind, scale)
+                weight *= factor * information[0] * information[1]
+                for c in range(3):
+                    gradient_image[y, x, c] = weight * residual[c] * gain
+                    through += weight * residual[c] * image[y, x, c] / 255.0
+            silhouette = 1.0 - transmittance - (place != OUTSIDE) + offset * rim[y, x]
+            _, edge_weight = robust(silhouette * silhouette * information[2], kind, scale)
+            gradient_image[y, x, 3] = through - factor * information[2] * edge_weight * silhouette

@@ -243,6 +243,7 @@ class ImageLikelihood(Likelihood):
         figures = {"colour_rms": term.residual_rms}
         figures |= {f"overlap.{camera.camera}": camera.overlap for camera in term.cameras}
         figures |= {f"gain.{camera.camera}": camera.gain for camera in term.cameras}
+        figures |= {f"mask_offset.{camera.camera}": camera.offset for camera in term.cameras}
         return LikelihoodTerm(
             self._share * term.loss, self._share * term.gradient, self._share * term.gauss_newton, figures
         )
