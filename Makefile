@@ -14,7 +14,7 @@ PIP_INSTALL = $(PYTHON_IN_VENV) -m pip install -q -c constraints.txt
 export AMENT_PREFIX_PATH = $(abspath $(VENV))
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: help setup segmentation demo test bench faults ablation-integration lint format clean
+.PHONY: help setup segmentation demo test bench faults coverage studies estimators ablation ablation-integration lint format clean
 .DEFAULT_GOAL := help
 
 help: ## show this list
@@ -44,6 +44,18 @@ bench: setup ## time full order beside reduced, then adaptation in real time, th
 faults: setup ## put each fault into a recording of the dual-arm cell, and write docs/faults.md
 	[ -d $(OUT)/demo/bag ] || $(VENV)/bin/realsimloop demo --out $(OUT)/demo
 	$(PYTHON_IN_VENV) -m realsimloop_ros.evaluation.fault_study $(OUT)/demo/bag --docs docs
+
+coverage: setup ## how often the truth lies in the stated interval, over 100 seeds; write docs/coverage.md
+	$(PYTHON_IN_VENV) -m realsimloop_ros.evaluation.study_commands coverage --workers $(JOBS)
+
+studies: setup ## wrong starts, two zones, a changing material, what cannot be told; write docs/studies.md
+	$(PYTHON_IN_VENV) -m realsimloop_ros.evaluation.study_commands studies
+
+estimators: setup ## the online estimator beside offline, CMA-ES and annealing; write docs/estimators.md
+	$(PYTHON_IN_VENV) -m realsimloop_ros.evaluation.method_comparison
+
+ablation: setup ## what window, noise, forgetting and online work are worth; write docs/ablation.md
+	$(PYTHON_IN_VENV) -m realsimloop_ros.evaluation.study_commands ablation
 
 ablation-integration: setup ## compare four time integrators on a swinging beam, and write docs/integrators.md
 	$(PYTHON_IN_VENV) -m realsimloop_ros.evaluation.integration_ablation --out $(OUT)/bench --docs docs

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from realsimloop_ros.estimation.twin import load_twin
+from realsimloop_ros.estimation.twin import Twin, load_twin
 from realsimloop_ros.estimation.updates import MaterialUpdate
+from realsimloop_ros.evaluation.baselines import ONLINE, BaselineError, Hold, baseline_named, fit_whole
 from realsimloop_ros.evaluation.cell_reconstruction import ScheduledTheta, twin_motion
 from realsimloop_ros.evaluation.cell_recording import Notices, read_cell_recording
 from realsimloop_ros.evaluation.cell_run import CellResult, CellRunError, load_cell_truth, make_record, prior_note
@@ -37,6 +38,7 @@ def evaluate_cell_bag(
     cell: CellFile,
     *,
     theta: str = "estimate",
+    method: str = ONLINE,
     truth_folder: Path | None = None,
     command: str = "",
     settings: Sequence[Path] = (),
@@ -45,6 +47,7 @@ def evaluate_cell_bag(
     """Evaluate a recorded cell.
 
     theta: `estimate`; `prior`, the estimator file's; or a report.json or record folder whose last theta is held.
+    method: `gauss_newton`, online; or a baseline that fits the recording as a whole, whose theta is then held.
     truth_folder: what a virtual cell left about its truth; by default `truth` beside the bag, if there. pictures:
     whether the record gets any. The same bag gives the same updates to the last bit. Raises BagError,
     CellRunError, and the errors of cell and model.
@@ -53,6 +56,11 @@ def evaluate_cell_bag(
     twin = load_twin(cell)
     truth = load_cell_truth(Path(bag).parent / "truth" if truth_folder is None else truth_folder, notices)
     held = None if theta == "estimate" else held_material(theta, twin.body.zone_names, twin.space.prior)
+    if method != ONLINE:
+        if held is not None:
+            raise BaselineError(f"method: {method!r} estimates theta, but theta is held ({theta}); choose one")
+        held, note = _whole_fit(bag, cell, twin, method)
+        notices.note(note)
     replay = replay_cell_bag(bag, cell, twin, notices, estimate=held is None)
     recording = read_cell_recording(
         bag, twin.body.content_hash, notices, None if truth.body is None else truth.body.content_hash
@@ -80,7 +88,7 @@ def evaluate_cell_bag(
     notices.note(f"Used images of {', '.join(replay.cameras) or 'no camera'}.")
     result = CellResult(
         title=f"Replay of {Path(bag).resolve().parent.name}/{Path(bag).name} ({cell.name})",
-        theta_source=theta if theta in ("estimate", "prior") else Path(theta).name,
+        theta_source=method if method != ONLINE else theta if theta in ("estimate", "prior") else Path(theta).name,
         theta=trace,
         materials=[(entry.stamp_ns, entry.material) for entry in schedule],
         states=states,
@@ -94,6 +102,21 @@ def evaluate_cell_bag(
     )
     record = make_record(bag, cell, twin, result, truth, recording.truth, origin, notices, pictures=pictures)
     return CellEvaluation(record, replay.updates, replay.conditions)
+
+
+def _whole_fit(bag: Path, cell: CellFile, twin: Twin, method: str) -> tuple[Material, str]:
+    """What a baseline finds in a bag, and how it went."""
+    baseline_named(method)
+    # a window that no recording fills
+    whole = replace(twin, file=twin.file.model_copy(update={"window": 2**31}))
+    gathered = replay_cell_bag(bag, cell, whole, Notices(), method=Hold()).estimator
+    assert gathered is not None
+    fit = fit_whole(gathered.problem, method)
+    note = (
+        f"Theta by {method}, from all frames at once: {len(fit.seconds)} evaluations of the recording in "
+        f"{fit.seconds[-1]:.0f} s, loss {fit.loss:.1f}."
+    )
+    return twin.space.material(fit.theta), note
 
 
 def _seconds(replay: CellReplay) -> float:

@@ -90,6 +90,13 @@ def evaluate(
         Path | None,
         typer.Option(help="What a virtual cell left about its truth. Default: the folder `truth` beside the bag."),
     ] = None,
+    method: Annotated[
+        str,
+        typer.Option(
+            help="Of a cell's bag: `gauss_newton`, frame by frame; or from all frames at once `offline` (L-BFGS),"
+            " `cma` (CMA-ES) or `annealing`."
+        ),
+    ] = "gauss_newton",
     fault: Annotated[
         str | None,
         typer.Option(help=f"Put a fault into the cell's recorded images first: one of {', '.join(FAULTS)}."),
@@ -110,7 +117,7 @@ def evaluate(
         record = (
             _evaluated_experiments(inputs, theta, command)
             if cell is None
-            else _evaluated_bag(inputs, cell, theta, truth, command, fault, out)
+            else _evaluated_bag(inputs, cell, theta, method, truth, command, fault, out)
         )
         save_record(out / "record", record)
         report = write_report(out, record)
@@ -183,7 +190,14 @@ def _evaluated_experiments(paths: list[Path], theta: str, command: str) -> RunRe
 
 
 def _evaluated_bag(
-    bags: list[Path], cell: str, theta: str, truth: Path | None, command: str, fault: str | None, out: Path
+    bags: list[Path],
+    cell: str,
+    theta: str,
+    method: str,
+    truth: Path | None,
+    command: str,
+    fault: str | None,
+    out: Path,
 ) -> RunRecord:
     from realsimloop_ros.evaluation.cell_evaluation import evaluate_cell_bag
     from realsimloop_ros.observation.cell_file import load_cell
@@ -200,5 +214,5 @@ def _evaluated_bag(
         bag = out / "faulty_bag"
         write_faulty_bag(bags[0], bag, loaded, fault)
     return evaluate_cell_bag(
-        bag, loaded, theta=theta, truth_folder=truth, command=command, settings=settings
+        bag, loaded, theta=theta, method=method, truth_folder=truth, command=command, settings=settings
     ).record

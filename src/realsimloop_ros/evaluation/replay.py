@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from realsimloop_ros.estimation.estimator import TwinEstimator
+from realsimloop_ros.estimation.methods import Method
 from realsimloop_ros.estimation.twin import Twin
 from realsimloop_ros.estimation.updates import MaterialUpdate
 from realsimloop_ros.evaluation.bags import BagError
@@ -44,7 +46,7 @@ class CellReplay:
     updates: of theta, in their order; grips: poses in the order of the body's grips; cameras: names of those whose
     images were used; frame_stamps_ns: of the frames that reached the estimator; drops: by cause; seconds: of
     wall-clock time that it took; resets: times that the stamps jumped back; conditions: what was wrong with
-    cameras and clocks.
+    cameras and clocks; estimator: as it is at the end.
     """
 
     updates: tuple[MaterialUpdate, ...]
@@ -55,12 +57,20 @@ class CellReplay:
     seconds: float
     resets: int = 0
     conditions: tuple[Condition, ...] = ()
+    estimator: TwinEstimator | None = None
 
 
 def replay_cell_bag(
-    bag: Path, cell: CellFile, twin: Twin, notices: Notices, *, estimate: bool = True
+    bag: Path,
+    cell: CellFile,
+    twin: Twin,
+    notices: Notices,
+    *,
+    estimate: bool = True,
+    method: Method | None = None,
 ) -> CellReplay:
-    """Feed a bag, in recorded order, to a twin's fresh estimator. estimate: else only poses and frames are kept.
+    """Feed a bag, in recorded order, to a twin's fresh estimator. estimate: else only poses and frames are kept;
+    method: in place of the estimator's own.
 
     Frames come from the topic `observation` where the bag has it, else from the cameras' images, else from
     `markers`; wrenches where the estimator uses them and the bag has them. Raises BagError where nothing can be
@@ -69,6 +79,8 @@ def replay_cell_bag(
     began = time.perf_counter()
     source = _Source(Path(bag), cell, twin, notices)
     estimator = twin.estimator(wrenches=source.has_wrenches)
+    if method is not None:
+        estimator.method = method
     updates: list[MaterialUpdate] = []
     frames: list[int] = []
     jumps = ClockJumps(JUMP_NS)
@@ -109,6 +121,7 @@ def replay_cell_bag(
         time.perf_counter() - began,
         jumps.count,
         tuple(source.conditions.values()),
+        estimator,
     )
 
 
