@@ -56,7 +56,7 @@ def last_update(
     start = TRUE_MODULUS * float(np.exp(np.log(2.0) * random.standard_normal()))
     ratio = float(np.clip(POISSON_RATIO + 0.03 * random.standard_normal(), 0.3, 0.49))
     estimator = estimator_of(twin, space_of(twin, [start], ratio), settings, deviation)
-    return estimate(estimator, recording.noisy(deviation, seed))[-1]
+    return list(estimate(estimator, recording.noisy(deviation, seed)))[-1]
 
 
 @cache
@@ -99,7 +99,7 @@ def starts(seeds: int = 20, *, frames: int = 30) -> list[StartRow]:
     rows = []
     for seed, factor in enumerate(np.geomspace(1.0 / 3.0, 3.0, seeds).tolist()):
         space = space_of(twin, [factor * TRUE_MODULUS], 0.43, factor=3.0)
-        updates = estimate(estimator_of(twin, space, SHIPPED, DEVIATION), recording.noisy(DEVIATION, seed))
+        updates = list(estimate(estimator_of(twin, space, SHIPPED, DEVIATION), recording.noisy(DEVIATION, seed)))
         moduli = np.array([update.material.youngs_modulus[0] for update in updates]) / TRUE_MODULUS
         rows.append(StartRow(factor, float(moduli[-1] - 1.0), float(np.abs(np.log(moduli)).max())))
     return rows
@@ -120,7 +120,7 @@ def zones(*, frames: int = 60, seed: int = 0) -> list[ZoneRow]:
     twin, true = small_twin(zones=2), [0.74e6, 0.24e6]
     recording = record(twin, lambda _: true, lively, frames).noisy(DEVIATION, seed)
     space = space_of(twin, [0.48e6, 0.48e6], None)
-    last = estimate(estimator_of(twin, space, SHIPPED, DEVIATION), recording)[-1]
+    last = list(estimate(estimator_of(twin, space, SHIPPED, DEVIATION), recording))[-1]
     deviations = np.sqrt(np.diag(last.covariance))
     return [
         ZoneRow(name, modulus, float(last.material.youngs_modulus[k]), float(deviations[k]))
@@ -153,7 +153,7 @@ def drift(
     recording = record(twin, lambda time: [modulus(time)], lively, round(10 * seconds)).noisy(DEVIATION, seed)
     space = space_of(twin, [TRUE_MODULUS], POISSON_RATIO)
     settings = replace(SHIPPED, forgetting=forgetting)
-    updates = estimate(estimator_of(twin, space, settings, DEVIATION), recording)
+    updates = list(estimate(estimator_of(twin, space, settings, DEVIATION), recording))
     at = np.array([(update.stamp_ns - recording.stamps_ns[0]) * 1e-9 for update in updates])
     estimated = np.array([float(update.material.youngs_modulus[0]) for update in updates])
     true = np.array([modulus(time) for time in at])
@@ -186,7 +186,7 @@ def unobservable(*, frames: int = 80, seed: int = 0) -> Unobservable:
     recording = record(twin, lambda _: [TRUE_MODULUS], slow, frames).noisy(DEVIATION, seed)
     start, ratio = 2.0 * TRUE_MODULUS, 0.40
     space = space_of(twin, [start], ratio)
-    last = estimate(estimator_of(twin, space, RIGHT, DEVIATION), recording)[-1]
+    last = list(estimate(estimator_of(twin, space, RIGHT, DEVIATION), recording))[-1]
     variances = np.diag(last.covariance)
     return Unobservable(
         bool(np.isinf(variances[0])),

@@ -6,7 +6,7 @@ with the noise that the likelihood assumes, and an estimator starts from a prior
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 
@@ -206,15 +206,13 @@ def estimator_of(
     return TwinEstimator([track], space, settings)
 
 
-def estimate(estimator: TwinEstimator, recording: Recording) -> list[MaterialUpdate]:
-    """Everything in the order of time."""
-    updates: list[MaterialUpdate] = []
+def estimate(estimator: TwinEstimator, recording: Recording) -> Iterator[MaterialUpdate]:
+    """Everything in the order of time, as the updates are asked for."""
     waiting = list(recording.frames)
     grips = estimator.tracks[0].body.grip_names
     for stamp, poses in zip(recording.stamps_ns.tolist(), recording.poses, strict=True):
         for grip, pose in zip(grips, poses, strict=True):
             estimator.add_grip_pose(grip, stamp, pose)
         while waiting and waiting[0].stamp_ns <= stamp:
-            updates += estimator.add_observation(waiting.pop(0))
-        updates += estimator.advance()
-    return updates
+            yield from estimator.add_observation(waiting.pop(0))
+        yield from estimator.advance()
