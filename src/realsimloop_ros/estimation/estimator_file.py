@@ -122,7 +122,7 @@ class EstimatorFile(_Strict):
     viscous: bool = False
     window: int = Field(8, ge=1)
     ticks_per_segment: int = Field(6, ge=1)
-    forgetting: float = Field(0.972, gt=0, le=1)
+    forgetting: float = Field(0.94, gt=0, le=1)
     # segments rolled out anew per update, which bounds what it costs
     relinearisations: int = Field(1, ge=1)
     # from what is known, beyond which a frame that stands alone counts less

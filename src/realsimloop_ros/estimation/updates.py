@@ -41,7 +41,7 @@ class EstimatorSettings:
 
     window: int = 8
     ticks_per_segment: int = 6
-    forgetting: float = 0.972
+    forgetting: float = 0.94
     trust_radius: float = 0.5
     relinearise_beyond: float = 0.05
     relinearisations: int = 1

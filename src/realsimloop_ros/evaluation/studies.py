@@ -235,7 +235,7 @@ def ablation(seeds: int = 5, *, frames: int = 30) -> list[AblationRow]:
         row("window (segments)", window, replace(SHIPPED, window=window))
     for noise in (0.5e-4, 1e-4, 2e-4, 4e-4, 8e-4):
         row("noise of a marker (mm)", 1e3 * noise, SHIPPED, noise)
-    for forgetting in (0.8, 0.9, 0.972, 1.0):
+    for forgetting in (0.8, 0.9, SHIPPED.forgetting, 0.98, 1.0):
         row("forgetting (per segment)", forgetting, replace(SHIPPED, forgetting=forgetting))
     row("online and offline", "online, window 8", RIGHT)
     row("online and offline", "all frames in the window", replace(RIGHT, window=frames + 1))

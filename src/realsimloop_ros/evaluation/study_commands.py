@@ -72,10 +72,10 @@ def studies_command(docs: Docs = Path("docs")) -> None:
     slow = unobservable()
     print("a changing material", flush=True)
     drifts = {
-        "ramp, forgetting 0.972": drift(),
-        "ramp, forgetting 0.9": drift(forgetting=0.9),
-        "step, forgetting 0.972": drift(stepwise=True),
-        "step, forgetting 0.9": drift(stepwise=True, forgetting=0.9),
+        f"ramp, forgetting {SHIPPED.forgetting}": drift(),
+        "ramp, forgetting 0.98": drift(forgetting=0.98),
+        f"step, forgetting {SHIPPED.forgetting}": drift(stepwise=True),
+        "step, forgetting 0.98": drift(stepwise=True, forgetting=0.98),
     }
     _write(
         {
