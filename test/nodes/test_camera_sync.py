@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import cv2
 import numpy as np
 import pytest
 import yaml
@@ -15,7 +16,7 @@ from rcl_interfaces.msg import SetParametersResult
 from rclpy.parameter import Parameter as RosParameter
 from realsimloop.msg import MultiViewFrame
 from rosgraph_msgs.msg import Clock
-from sensor_msgs.msg import CameraInfo, Image
+from sensor_msgs.msg import CameraInfo, CompressedImage, Image
 
 from nodes.small_cell import (
     SECOND,
@@ -33,7 +34,7 @@ from realsimloop_ros.body.body import surface_triangles
 from realsimloop_ros.nodes.camera_sync import CameraSync
 from realsimloop_ros.nodes.conversions import multi_view_from_message
 from realsimloop_ros.nodes.image_messages import image_message
-from realsimloop_ros.nodes.message_checks import time_message
+from realsimloop_ros.nodes.message_checks import header, time_message
 from realsimloop_ros.nodes.qos import CLOCK, IMAGES
 from realsimloop_ros.observation.cell_file import load_cell
 from realsimloop_ros.observation.images import MultiViewImages
@@ -155,11 +156,11 @@ def test_the_clock_notices_that_all_cameras_are_silent(cell: Cell, path: Path) -
 
 def test_images_that_do_not_fit_are_counted_and_named(cell: Cell, path: Path) -> None:
     with running(CameraSync, path, cell) as node:
-        cell.send_image(0, SECOND, encoding="bayer_rggb8")
+        cell.send_image(0, SECOND, encoding="yuv422")
         wait_for(lambda: node.diagnostics.drops.get("wrong_encoding") == 1)
         cell.send_image(1, SECOND, height=10)
         wait_for(lambda: node.diagnostics.drops.get("wrong_size") == 1)
-        assert "camera_0/image_raw: encoding is 'bayer_rggb8'" in warnings_of(node)
+        assert "camera_0/image_raw: encoding is 'yuv422'" in warnings_of(node)
         size = "camera_1/image_raw: the image is 80 x 10, camera 'camera_1' is calibrated for 80 x 60"
         assert size in warnings_of(node)
 
@@ -262,3 +263,33 @@ def test_a_camera_changes_to_sam2_from_the_next_set_on(cell: Cell, path: Path) -
             assert float(figures_of(node)["quality.camera_1"]) > 0.5
     finally:
         torch.set_num_threads(threads)
+
+
+def test_compressed_images_and_depths_reach_the_observation(cell: Cell, path: Path) -> None:
+    content = yaml.safe_load(path.read_text())
+    content["cameras"][0] |= {"image_topic": "camera_0/image/compressed", "depth_topic": "camera_0/depth"}
+    path.write_text(yaml.safe_dump(content))
+    images = cell.source(CompressedImage, "camera_0/image/compressed", IMAGES)
+    depths = cell.source(Image, "camera_0/depth", IMAGES)
+    millimetres = np.arange(60 * 80, dtype=np.uint16).reshape(60, 80)
+    with running(CameraSync, path, cell) as node:
+        cell.send_poses(SECOND)
+        file = cv2.imencode(".png", np.ascontiguousarray(cell.pictures[0][:, :, ::-1]))[1].tobytes()
+        images.publish(CompressedImage(header=header("camera_0_optical_frame", SECOND), format="png", data=file))
+        cell.send_image(1, SECOND)
+        depths.publish(
+            Image(
+                header=header("camera_0_optical_frame", SECOND + 3_000_000),
+                height=60,
+                width=80,
+                encoding="16UC1",
+                step=160,
+                data=millimetres.tobytes(),
+            )
+        )
+        wait_for(lambda: cell.received["observation"])
+        assert node.diagnostics.drops == {}
+    _, views = cell.frames()[0]
+    np.testing.assert_array_equal(views.images[0], cell.pictures[0])
+    assert np.isnan(views.depth[1]).all() and np.isnan(views.depth[0, 0, 0])
+    np.testing.assert_allclose(views.depth[0].ravel()[1:], 1e-3 * millimetres.ravel()[1:], rtol=1e-6)

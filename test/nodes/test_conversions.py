@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+import cv2
 import numpy as np
 import pytest
 from geometry_msgs.msg import PoseStamped
 from realsimloop.msg import BodyState, MaterialEstimate, MultiViewFrame
-from sensor_msgs.msg import CameraInfo, Image
+from sensor_msgs.msg import CameraInfo, CompressedImage, Image
 from visualization_msgs.msg import Marker, MarkerArray
 
 from nodes.small_cell import SECOND, small_body
 from realsimloop_ros.dynamics.live import LiveState
 from realsimloop_ros.estimation.updates import MaterialUpdate, UpdateStatus
+from realsimloop_ros.evaluation.cell_messages import views_of
 from realsimloop_ros.mechanics.material import material_of
 from realsimloop_ros.nodes import cell_messages
 from realsimloop_ros.nodes.conversions import (
@@ -28,7 +30,12 @@ from realsimloop_ros.nodes.conversions import (
     state_from_message,
     state_message,
 )
-from realsimloop_ros.nodes.image_messages import calibration_difference, image_from_message, image_message
+from realsimloop_ros.nodes.image_messages import (
+    calibration_difference,
+    depth_from_message,
+    image_from_message,
+    image_message,
+)
 from realsimloop_ros.nodes.message_checks import MessageError, header, stamp_ns
 from realsimloop_ros.observation.cameras import Camera, look_at
 from realsimloop_ros.observation.images import MultiViewImages
@@ -87,6 +94,87 @@ def test_other_encodings_become_rgb() -> None:
     np.testing.assert_array_equal(grey, np.repeat(PIXELS[:, :, :1], 3, axis=2))
 
 
+@pytest.mark.parametrize("pattern", ["rggb", "bggr", "gbrg", "grbg"])
+def test_a_mosaic_becomes_rgb(pattern: str) -> None:
+    colour = {"r": 200, "g": 90, "b": 20}
+    square = np.array([colour[letter] for letter in pattern], np.uint8).reshape(2, 2)
+    message = image_message(np.tile(square, (HEIGHT // 2, WIDTH // 2)), "optical", STAMP)
+    message.encoding = f"bayer_{pattern}8"
+    found = image_from_message(message, camera(), "image")
+    # one colour everywhere: interpolation between the pixels of a channel changes nothing
+    np.testing.assert_array_equal(found, np.full((HEIGHT, WIDTH, 3), [200, 90, 20]))
+
+
+def test_compressed_images_become_rgb() -> None:
+    def compressed(kind: str) -> CompressedImage:
+        data = cv2.imencode(f".{kind}", np.ascontiguousarray(smooth[:, :, ::-1]))[1].tobytes()
+        return CompressedImage(header=header("optical", STAMP), format=f"rgb8; {kind} compressed bgr8", data=data)
+
+    smooth = np.add.outer(np.arange(HEIGHT), np.arange(WIDTH))[:, :, None] * np.array([5, 3, 1]) + 100
+    smooth = smooth.astype(np.uint8)
+    np.testing.assert_array_equal(image_from_message(compressed("png"), camera(), "image"), smooth)
+    # JPEG at OpenCV's default quality is off by a few grey levels
+    assert np.abs(image_from_message(compressed("jpeg"), camera(), "image").astype(int) - smooth).max() < 12
+    cause, text = refused(
+        lambda: image_from_message(CompressedImage(format="jpeg", data=b"nothing"), camera(), "c/compressed")
+    )
+    assert cause == "wrong_encoding" and "c/compressed: 7 bytes of format 'jpeg'" in text
+    larger = replace(camera(), width=16)
+    assert refused(lambda: image_from_message(compressed("png"), larger, "image"))[0] == "wrong_size"
+
+
+@pytest.mark.parametrize("big_endian", [False, True])
+@pytest.mark.parametrize("encoding", ["16UC1", "32FC1"])
+def test_depths_become_metres(encoding: str, big_endian: bool) -> None:
+    depth = np.linspace(0.4, 1.3, HEIGHT * WIDTH).reshape(HEIGHT, WIDTH)
+    depth[0, 0], unknown = 0.0, np.zeros((HEIGHT, WIDTH), bool)
+    unknown[0, 0] = True
+    order = ">" if big_endian else "<"
+    if encoding == "16UC1":
+        data = np.rint(1000 * depth).astype(f"{order}u2")
+    else:
+        depth[2, 3:5] = np.nan, np.inf
+        unknown[2, 3:5] = True
+        data = depth.astype(f"{order}f4")
+    rows = data.view(np.uint8).reshape(HEIGHT, -1)
+    padded = np.concatenate([rows, np.zeros((HEIGHT, 4), np.uint8)], axis=1)
+    message = Image(height=HEIGHT, width=WIDTH, encoding=encoding, step=padded.shape[1], is_bigendian=big_endian)
+    message.data = padded.tobytes()
+    found = depth_from_message(message, camera(), "depth")
+    assert found.dtype == np.float32
+    np.testing.assert_array_equal(np.isnan(found), unknown)
+    # whole millimetres, or float32
+    np.testing.assert_allclose(found[~unknown], depth[~unknown], atol=5.01e-4 if encoding == "16UC1" else 1e-7)
+
+
+def test_compressed_depths_become_metres() -> None:
+    depth = np.arange(HEIGHT * WIDTH, dtype=np.uint16).reshape(HEIGHT, WIDTH) + 400
+    # as compressed_depth_image_transport writes it: an enumeration and two floats before the PNG
+    data = bytes(12) + cv2.imencode(".png", depth)[1].tobytes()
+    message = CompressedImage(format="16UC1; compressedDepth png", data=data)
+    np.testing.assert_allclose(depth_from_message(message, camera(), "depth"), depth * 1e-3, rtol=1e-6)
+    message.format = "32FC1; compressedDepth png"
+    assert "expected one of 16UC1" in refused(lambda: depth_from_message(message, camera(), "depth"))[1]
+    wrong = image_message(PIXELS, "optical", STAMP)
+    cause, text = refused(lambda: depth_from_message(wrong, camera(), "depth"))
+    assert cause == "wrong_encoding" and "expected one of 16UC1, mono16, 32FC1" in text
+
+
+def test_depths_of_an_observation_come_back() -> None:
+    depth = RANDOM.uniform(0.3, 2.0, (2, HEIGHT, WIDTH)).astype(np.float32)
+    depth[0, :2] = np.nan
+    depth[1] = np.nan  # a camera that measures none
+    original = replace(views(), depth=depth)
+    message = multi_view_message(original, ("fa", "fb"), BODY, "world", STAMP, 0)
+    assert [len(entry.data) > 0 for entry in message.depths] == [True, False]
+    _, found = multi_view_from_message(message, original.cameras[::-1], BODY, "world", "observation")
+    np.testing.assert_array_equal(found.depth, depth[::-1])
+    np.testing.assert_array_equal(views_of(message, original.cameras).depth, depth)
+    message.depths = message.depths[:1]
+    cause, text = refused(lambda: multi_view_from_message(message, original.cameras, BODY, "world", "observation"))
+    assert cause == "wrong_size" and "depths has 1 entries, expected 2 or none" in text
+
+
 def test_rows_may_be_padded() -> None:
     padded = np.concatenate([PIXELS.reshape(HEIGHT, -1), np.zeros((HEIGHT, 5), np.uint8)], axis=1)
     message = Image(height=HEIGHT, width=WIDTH, encoding="rgb8", step=3 * WIDTH + 5, data=padded.tobytes())
@@ -98,9 +186,9 @@ def test_rows_may_be_padded() -> None:
     [
         (
             "encoding",
-            "bayer_rggb8",
+            "yuv422",
             "wrong_encoding",
-            "encoding is 'bayer_rggb8', expected one of rgb8, bgr8",
+            "encoding is 'yuv422', expected one of rgb8, bgr8",
         ),
         ("width", 16, "wrong_size", "the image is 16 x 6, camera 'camera_0' is calibrated for 8 x 6"),
         ("step", 20, "wrong_size", "step is 20 and data has 144 bytes"),

@@ -41,6 +41,17 @@ def image_array(message: Any) -> NDArray[np.uint8]:
     return np.ascontiguousarray(pixels[..., ::-1]) if message.encoding == "bgr8" else pixels
 
 
+def depth_array(message: Any) -> NDArray[np.float32]:
+    """A sensor_msgs/Image of encoding 32FC1: depths (H, W), m, NaN where unknown. Raises CellMessageError."""
+    data = np.frombuffer(message.data, "<f4")
+    if message.encoding != "32FC1" or data.size != message.height * message.width:
+        raise CellMessageError(
+            f"depths: {message.encoding!r} of {data.size} numbers, expected 32FC1 of"
+            f" {message.height * message.width}"
+        )
+    return data.reshape(message.height, message.width)
+
+
 def views_of(message: Any, cameras: tuple[Camera, ...]) -> MultiViewImages:
     """The views of `cameras`, of one image size, in a MultiViewFrame; cameras that it does not name are
     unavailable.
@@ -51,6 +62,8 @@ def views_of(message: Any, cameras: tuple[Camera, ...]) -> MultiViewImages:
     shape = (len(cameras), cameras[0].height, cameras[0].width)
     images, masks = np.zeros((*shape, 3), np.uint8), np.zeros(shape, np.uint8)
     available = np.zeros(len(cameras), bool)
+    # recordings of earlier versions have no such field
+    depth = np.full(shape, np.nan, np.float32) if len(getattr(message, "depths", ())) else None
     for k, camera in enumerate(cameras):
         place = places.get(camera.name)
         if place is None or not message.available[place]:
@@ -63,7 +76,9 @@ def views_of(message: Any, cameras: tuple[Camera, ...]) -> MultiViewImages:
                 )
             target[k] = pixels
         available[k] = True
-    return MultiViewImages(cameras, images, masks, available)
+        if depth is not None and len(message.depths[place].data):
+            depth[k] = depth_array(message.depths[place])
+    return MultiViewImages(cameras, images, masks, available, depth)
 
 
 def vertices_of(message: Any) -> NDArray[np.float64]:

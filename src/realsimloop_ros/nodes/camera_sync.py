@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -24,13 +24,13 @@ from numpy.typing import NDArray
 from rcl_interfaces.msg import SetParametersResult
 from rclpy.clock import Clock, ClockType
 from realsimloop.msg import MultiViewFrame
-from sensor_msgs.msg import CameraInfo, Image
+from sensor_msgs.msg import CameraInfo, CompressedImage, Image
 
 from realsimloop_ros.body.body import surface_triangles
 from realsimloop_ros.compute import use_double_precision, use_one_core
 from realsimloop_ros.dynamics.live import PoseHistory
 from realsimloop_ros.nodes.conversions import multi_view_message, pose_from_message
-from realsimloop_ros.nodes.image_messages import calibration_difference, image_from_message
+from realsimloop_ros.nodes.image_messages import calibration_difference, depth_from_message, image_from_message
 from realsimloop_ros.nodes.message_checks import MessageError, stamp_ns
 from realsimloop_ros.nodes.parameters import Parameter
 from realsimloop_ros.nodes.qos import IMAGES, STREAM
@@ -67,7 +67,7 @@ CLOCK_SLACK_NS = 1_000_000_000
 REPORT_PERIOD = 0.5  # s, wall clock
 MAXIMUM_WAITING = 10  # sets that may wait for grip poses
 
-Pixels = NDArray[np.uint8]
+Pixels = NDArray[Any]  # of an image, uint8 (H, W, 3), or its depths, float32 (H, W)
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,7 +89,7 @@ class CameraSync(TwinNode):
         names = tuple(camera.name for camera in self.cameras)
         self._synchroniser: Synchroniser[Pixels] = Synchroniser(
             SynchroniserSettings(
-                streams=names,
+                streams=(*names, *(_depth_stream(entry.name) for entry in self.cell.cameras if entry.depth_topic)),
                 tolerance=round(self.parameters["tolerance"] * 1e9),
                 timeout=round(self.parameters["timeout"] * 1e9),
                 # two images of a camera are at least half its period apart, whatever its jitter
@@ -138,7 +138,11 @@ class CameraSync(TwinNode):
         self._observations = self.create_publisher(MultiViewFrame, "observation", STREAM)
         self._worker = LatestWorker(self, self._mask)
         for k, entry in enumerate(self.cell.cameras):
-            self.create_subscription(Image, entry.image_topic, partial(self._on_image, k), IMAGES)
+            kind = CompressedImage if entry.image_topic.endswith("/compressed") else Image
+            self.create_subscription(kind, entry.image_topic, partial(self._on_image, k), IMAGES)
+            if entry.depth_topic is not None:
+                kind = CompressedImage if entry.depth_topic.endswith("/compressedDepth") else Image
+                self.create_subscription(kind, entry.depth_topic, partial(self._on_depth, k), IMAGES)
             self.create_subscription(CameraInfo, entry.info_topic, partial(self._on_info, k), IMAGES)
         for grip in self.cell.grips:
             topic = f"{grip.arm}/tcp_pose"
@@ -160,7 +164,29 @@ class CameraSync(TwinNode):
                 " correct the cell file",
             )
 
-    def _on_image(self, camera: int, message: Image) -> None:
+    def _on_depth(self, camera: int, message: Image | CompressedImage) -> None:
+        if not self.active:
+            return
+        entry = self.cell.cameras[camera]
+        try:
+            depth = depth_from_message(message, self.cameras[camera], str(entry.depth_topic))
+        except MessageError as error:
+            self.reject(error)
+            return
+        self._take(self._synchroniser.add(_depth_stream(entry.name), stamp_ns(message.header), depth))
+
+    def _take(self, sets: list[SynchronisedSet[Pixels]], now: int | None = None) -> None:
+        """Let sets wait for their poses. Images alone, not depths, make a set and its stamp."""
+        count = len(self.cameras)
+        for images in sets:
+            stamps = [stamp for stamp in images.stamps_ns[:count] if stamp is not None]
+            if len(stamps) < min(self.parameters["minimum_cameras"], count):
+                self.diagnostics.count_drop("unmatched")
+            else:
+                self._waiting.append(replace(images, stamp_ns=sum(stamps) // len(stamps)))
+        self._hand_over(now)
+
+    def _on_image(self, camera: int, message: Image | CompressedImage) -> None:
         if not self.active:
             return
         entry = self.cell.cameras[camera]
@@ -172,8 +198,7 @@ class CameraSync(TwinNode):
         stamp = stamp_ns(message.header)
         jump = round(self.parameters["jump_threshold"] * 1e9)
         self._report_conditions(self._arrivals.arrived(entry.name, stamp, jump))
-        self._waiting.extend(self._synchroniser.add(entry.name, stamp, pixels))
-        self._hand_over()
+        self._take(self._synchroniser.add(entry.name, stamp, pixels))
 
     def _on_pose(self, grip: str, topic: str, message: PoseStamped) -> None:
         if not self.active:
@@ -192,8 +217,7 @@ class CameraSync(TwinNode):
     def _on_clock(self) -> None:
         now = self.get_clock().now().nanoseconds
         if self.active and now > 0:
-            self._waiting.extend(self._synchroniser.advance(now - CLOCK_SLACK_NS))
-            self._hand_over(now)
+            self._take(self._synchroniser.advance(now - CLOCK_SLACK_NS), now)
 
     def _hand_over(self, now: int | None = None) -> None:
         """Give the worker every waiting set whose grips are known, or have been waited for too long."""
@@ -224,7 +248,7 @@ class CameraSync(TwinNode):
             self._seen_resets = job.resets
             self._masker.reset()
             self._health.reset()
-        usable, conditions = self._health.look(job.images.frames)
+        usable, conditions = self._health.look(job.images.frames[: len(self.cameras)])
         self._report_conditions(conditions)
         if job.kinds != self._masker.kinds:
             try:
@@ -243,11 +267,11 @@ class CameraSync(TwinNode):
             if quality < self.parameters["low_quality"]:
                 text = f"{name}: the mask's quality is {quality:.2f}; look at its overlay"
                 self.condition(f"quality.{name}", text)
-        stamps = [stamp for stamp in job.images.stamps_ns if stamp is not None]
+        stamps = [stamp for stamp in job.images.stamps_ns[: len(self.cameras)] if stamp is not None]
         frames = [entry.frame for entry in self.cell.cameras]
         self._observations.publish(
             multi_view_message(
-                masked.views,
+                replace(masked.views, depth=self._depths(job.images)),
                 frames,
                 self.body,
                 self.cell.world_frame,
@@ -256,6 +280,15 @@ class CameraSync(TwinNode):
             )
         )
         self._durations.add(time.perf_counter() - began)
+
+    def _depths(self, images: SynchronisedSet[Pixels]) -> NDArray[np.float32] | None:
+        """Of all cameras (K, H, W), NaN where none came; None where no camera measures any."""
+        found = dict(zip(self._synchroniser.settings.streams, images.frames, strict=True))
+        if len(found) == len(self.cameras):
+            return None
+        unknown = np.full((self.cameras[0].height, self.cameras[0].width), np.nan, np.float32)
+        depths = [found.get(_depth_stream(camera.name)) for camera in self.cameras]
+        return np.stack([unknown if depth is None else depth for depth in depths])
 
     def _report_conditions(self, conditions: Mapping[str, str]) -> None:
         for name, text in conditions.items():
@@ -278,6 +311,10 @@ class CameraSync(TwinNode):
             self._worker.stop()
         self._report()
         super().close()
+
+
+def _depth_stream(camera: str) -> str:
+    return f"{camera}.depth"
 
 
 def masker_kinds(text: str, cell: CellFile) -> tuple[str, ...]:

@@ -22,7 +22,13 @@ from realsimloop_ros.dynamics.live import LiveState
 from realsimloop_ros.estimation.updates import MaterialUpdate
 from realsimloop_ros.mechanics.material import InvalidMaterialError, Material, material_of
 from realsimloop_ros.mechanics.stress import StressField as StressArrays
-from realsimloop_ros.nodes.image_messages import image_from_message, image_message, pixels_of
+from realsimloop_ros.nodes.image_messages import (
+    depth_from_message,
+    depth_message,
+    image_from_message,
+    image_message,
+    pixels_of,
+)
 from realsimloop_ros.nodes.message_checks import MessageError, check_body, check_frame, header, stamp_ns
 from realsimloop_ros.observation.cameras import Camera
 from realsimloop_ros.observation.images import MultiViewImages
@@ -73,6 +79,10 @@ def multi_view_message(
     for image, mask, available, frame in zip(views.images, views.masks, views.available, frames, strict=True):
         message.images.append(image_message(image, frame, stamp) if available else Image())
         message.masks.append(image_message(mask, frame, stamp) if available else Image())
+    if views.depth is not None:
+        for depth, frame in zip(views.depth, frames, strict=True):
+            known = np.isfinite(depth).any()
+            message.depths.append(depth_message(depth, frame, stamp) if known else Image())
     return message
 
 
@@ -98,6 +108,11 @@ def multi_view_from_message(
     images = np.zeros((len(names), height, width, 3), np.uint8)
     masks = np.zeros((len(names), height, width), np.uint8)
     available = np.zeros(len(names), bool)
+    if message.depths and len(message.depths) != len(names):
+        raise MessageError(
+            "wrong_size", f"{topic}: depths has {len(message.depths)} entries, expected {len(names)} or none"
+        )
+    depth = np.full((len(names), height, width), np.nan, np.float32) if message.depths else None
     for k, camera in enumerate(cameras):
         place = message.camera_names.index(camera.name)
         if not message.available[place]:
@@ -113,8 +128,10 @@ def multi_view_from_message(
             raise MessageError(
                 "wrong_mask", f"{topic}: masks.{camera.name} has values other than 0 and 255; threshold it"
             )
+        if depth is not None and message.depths[place].data:
+            depth[k] = depth_from_message(message.depths[place], camera, f"{topic}: depths.{camera.name}")
         available[k] = True
-    return stamp_ns(message.header), MultiViewImages(tuple(cameras), images, masks, available)
+    return stamp_ns(message.header), MultiViewImages(tuple(cameras), images, masks, available, depth)
 
 
 @dataclass(frozen=True, eq=False)

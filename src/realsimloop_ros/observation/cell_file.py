@@ -83,6 +83,8 @@ class CameraEntry(_Strict):
     distortion: k1 k2 p1 p2 k3 (`plumb_bob`).
     world_from_camera: x y z (m) qx qy qz qw of the optical frame (z forward, x right, y down) in the world.
     masker: what makes the masks; sam2 needs the cell's block `sam2`.
+    image_topic: of compressed images where it ends in /compressed.
+    depth_topic: of depths registered to the image pixel by pixel; compressed where it ends in /compressedDepth.
     """
 
     name: Name
@@ -96,6 +98,7 @@ class CameraEntry(_Strict):
     info_topic: Topic
     rate: Annotated[float, Field(gt=0, le=1000)]  # Hz
     masker: Literal["classical", "sam2"] = "classical"
+    depth_topic: Topic | None = None
 
     _quaternion = field_validator("world_from_camera")(_check_quaternion)
 
