@@ -10,6 +10,8 @@ import yaml
 
 from realsimloop_ros.body.body import Body
 from realsimloop_ros.estimation.estimator_file import EstimatorFileError, load_estimator_file
+from realsimloop_ros.estimation.updates import EstimatorSettings
+from realsimloop_ros.observation.depth_likelihood import DepthLikelihood
 from realsimloop_ros.observation.likelihoods import ImageLikelihood, MarkerLikelihood
 from realsimloop_ros.resources import configuration_file
 from reduced_bodies import gripped_bar
@@ -89,6 +91,19 @@ def test_markers_are_a_likelihood_where_the_body_has_any(tmp_path: Path) -> None
     file = load_estimator_file(written(tmp_path))
     assert [type(one) for one in file.likelihoods(body())] == [ImageLikelihood]
     assert [type(one) for one in file.likelihoods(body(**MARKERS))] == [ImageLikelihood, MarkerLikelihood]
+
+
+def test_depths_are_a_likelihood_where_the_file_speaks_of_them(tmp_path: Path) -> None:
+    file = load_estimator_file(written(tmp_path, depths={"deviation": 1e-3}))
+    assert [type(one) for one in file.likelihoods(body())] == [ImageLikelihood, DepthLikelihood]
+
+
+def test_judgement_is_set_in_the_file(tmp_path: Path) -> None:
+    path = written(tmp_path, outlier_deviations=4.0, relinearisations=2, model_deviation={"poisson_ratio": 0.02})
+    settings = load_estimator_file(path).estimator_settings()
+    assert (settings.outlier_deviations, settings.relinearisations) == (4.0, 2)
+    assert settings.model_deviation["poisson_ratio"] == 0.02
+    assert settings.model_deviation["youngs_modulus"] == EstimatorSettings().model_deviation["youngs_modulus"]
 
 
 def test_the_shipped_files_are_valid() -> None:

@@ -18,6 +18,7 @@ from realsimloop_ros.mechanics.full_order import STANDARD_GRAVITY
 from realsimloop_ros.mechanics.integrators import integrator_named
 from realsimloop_ros.mechanics.material import POISSON_RATIO_LIMIT, InvalidMaterialError, material_of
 from realsimloop_ros.observation.appearance import AppearanceSettings
+from realsimloop_ros.observation.depth_likelihood import DepthLikelihood
 from realsimloop_ros.observation.image_likelihood import ImageNoise
 from realsimloop_ros.observation.likelihoods import ImageLikelihood, Likelihood, MarkerLikelihood
 from realsimloop_ros.observation.wrench_likelihood import WrenchLikelihood
@@ -110,6 +111,16 @@ class ImageFile(_Strict):
     frames_per_sample: float = Field(1.0, gt=0)
 
 
+class DepthFile(_Strict):
+    """deviation: m at a distance of 1 m, growing with its square; see DepthLikelihood."""
+
+    deviation: float = Field(2e-3, gt=0)
+    robust_scale: float = Field(3.0, gt=0)
+    points: int = Field(600, ge=1)
+    points_per_sample: float = Field(4.0, gt=0)
+    frames_per_sample: float = Field(4.0, gt=0)
+
+
 class EstimatorFile(_Strict):
     """How a twin is simulated and estimated; see the comments of config/estimators/dual_arm.yaml."""
 
@@ -132,6 +143,8 @@ class EstimatorFile(_Strict):
     zones: dict[str, ZoneFile] = Field(min_length=1)
     markers: MarkerFile = MarkerFile()
     images: ImageFile = ImageFile()
+    # left out where no camera measures depth
+    depths: DepthFile | None = None
     # left out where the arms have no wrist sensors
     wrenches: WrenchFile | None = None
 
@@ -213,7 +226,7 @@ class EstimatorFile(_Strict):
         return WrenchLikelihood(**self.wrenches.model_dump())
 
     def likelihoods(self, body: Body) -> tuple[Likelihood, ...]:
-        """Of images, and of markers where the body has any."""
+        """Of images, of depths where the file speaks of them, and of markers where the body has any."""
         images = self.images
         noise = ImageNoise(
             sigma_colour=images.sigma_colour,
@@ -227,6 +240,8 @@ class EstimatorFile(_Strict):
         every: list[Likelihood] = [
             ImageLikelihood(body, noise, appearance, frames_per_sample=images.frames_per_sample)
         ]
+        if self.depths is not None:
+            every.append(DepthLikelihood(body, **self.depths.model_dump()))
         if body.markers is not None:
             every.append(
                 MarkerLikelihood(body, self.markers.deviation, frames_per_sample=self.markers.frames_per_sample)
