@@ -48,9 +48,7 @@ def coverage_command(
 ) -> None:
     """How often the truth lies in the stated interval (some minutes)."""
     found = {
-        "as is right here (forgetting 1, no error of the model)": coverage(
-            seeds, RIGHT, frames=frames, workers=workers
-        ),
+        "forgetting 1, no model error": coverage(seeds, RIGHT, frames=frames, workers=workers),
         "as shipped": coverage(seeds, SHIPPED, frames=frames, workers=workers),
     }
     _write(
