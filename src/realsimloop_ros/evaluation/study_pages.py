@@ -114,8 +114,8 @@ def studies_page(
     lines += ["| | lag (s) |", "|---|---:|"] + [f"| {name} | {entry.lag:.1f} |" for name, entry in drifts.items()]
     lines += [
         "\nThe lag of a ramp is the mean age of what is remembered: a window of 0.8 s at full weight, and what",
-        f"has left it with a weight that falls by `forgetting` per frame, {SHIPPED.forgetting} as shipped. A larger",
-        "one gives a calmer estimate that follows later.\n",
+        f"has left it with a weight that falls by `forgetting` per frame, {SHIPPED.forgetting} as shipped. A",
+        "larger one gives a calmer estimate that follows later.\n",
         "![The estimate behind the truth](images/studies.png)\n",
         "## What cannot be told\n",
         "A slow pull without gravity and without wrenches, 8 s, from twice the true E and from a nu of 0.40: E is",
@@ -146,8 +146,8 @@ def ablation_page(rows: Sequence[AblationRow], seeds: int) -> str:
     lines = [
         "# Ablation of the estimator\n",
         SETTING + "\n",
-        f"Each row changes one thing of what is shipped (window 8, forgetting {SHIPPED.forgetting}); {seeds} seeds draw noise",
-        "and start, as in [coverage.md](coverage.md). Errors are rms over the seeds after 30 frames, beside the",
+        f"Each row changes one thing of what is shipped (window 8, forgetting {SHIPPED.forgetting}); {seeds} seeds draw",
+        "noise and start, as in [coverage.md](coverage.md). Errors are rms over the seeds after 30 frames, beside the",
         "mean deviation that was stated; the time is the median of the last update, on one core of whatever",
         "machine wrote this. Window, noise, forgetting, and online against offline have been run here; stepwise",
         "and drifting stiffness are in [studies.md](studies.md), methods in [estimators.md](estimators.md), time",
