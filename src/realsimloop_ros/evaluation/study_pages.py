@@ -146,9 +146,9 @@ def ablation_page(rows: Sequence[AblationRow], seeds: int) -> str:
     lines = [
         "# Ablation of the estimator\n",
         SETTING + "\n",
-        f"Each row changes one thing of what is shipped (window 8, forgetting {SHIPPED.forgetting}); {seeds} seeds draw",
-        "noise and start, as in [coverage.md](coverage.md). Errors are rms over the seeds after 30 frames, beside the",
-        "mean deviation that was stated; the time is the median of the last update, on one core of whatever",
+        f"Each row changes one thing of what is shipped (window 8, forgetting {SHIPPED.forgetting}); {seeds} seeds",
+        "draw noise and start, as in [coverage.md](coverage.md). Errors are rms over the seeds after 30 frames,",
+        "beside the mean deviation that was stated; the time is the median of the last update, on one core of whatever",
         "machine wrote this. Window, noise, forgetting, and online against offline have been run here; stepwise",
         "and drifting stiffness are in [studies.md](studies.md), methods in [estimators.md](estimators.md), time",
         "integrators in [integrators.md](integrators.md). Not run: views, their size, the subspace, the wrench.\n",
