@@ -140,6 +140,7 @@ def multi_view_frame(
         camera_names=[camera.name for camera in cell.cameras],
         images=[image(stamp_ns, f, p if a else none) for f, p, a in zip(frames, images, available, strict=True)],
         masks=[image(stamp_ns, f, m if a else no_mask) for f, m, a in zip(frames, masks, available, strict=True)],
+        depths=[],
         available=np.array(available, bool),
         spread=0.0,
     )

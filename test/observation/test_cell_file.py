@@ -120,7 +120,7 @@ def test_shapes_of_the_arms_follow_their_tools(edited):
     cell = load_cell(edited(describe))
     # the right tool turned by 90 degrees about z: its y is the world's -x
     poses = np.array([[0, 0, 0, 0, 0, 0, 1.0], [0.1, 0, 0.4, 0, 0, np.sqrt(0.5), np.sqrt(0.5)]])
-    (capsule,) = cell.arm_shapes(poses)
+    (capsule,) = cell.arm_shapes({"right": poses[1], "left": poses[0]})
     np.testing.assert_allclose(capsule.start, [0.1, 0, 0.42], atol=1e-12)
     np.testing.assert_allclose(capsule.end, [0.0, 0, 0.42], atol=1e-12)
     assert capsule.radius == 0.03

@@ -13,6 +13,7 @@ from realsimloop_ros.dynamics.live import PoseHistory
 from realsimloop_ros.estimation.twin import Twin
 from realsimloop_ros.observation.camera_health import CameraHealth
 from realsimloop_ros.observation.cameras import Camera
+from realsimloop_ros.observation.cell_file import CellFile
 from realsimloop_ros.observation.images import MultiViewImages
 from realsimloop_ros.observation.synchroniser import SynchronisedSet, Synchroniser, SynchroniserSettings
 from realsimloop_ros.observation.view_masks import ViewMasker
@@ -27,11 +28,14 @@ Pixels = NDArray[np.uint8]
 class CameraSets:
     """Takes images and grip poses in the order of their recording, gives masked views.
 
-    rate: Hz, of the fastest camera. A set is masked once every grip is known at its stamp, since the warp of the
-    grips says where the body is expected.
+    cell: says which masker a camera has, and the shape of the arms that it keeps off. A set is masked once every
+    grip is known at its stamp, since the warp of the grips says where the body is expected.
     """
 
-    def __init__(self, twin: Twin, cameras: tuple[Camera, ...], rate: float) -> None:
+    def __init__(self, twin: Twin, cameras: tuple[Camera, ...], cell: CellFile) -> None:
+        entries = {entry.name: entry for entry in cell.cameras}
+        rate = max(entries[camera.name].rate for camera in cameras)
+        self._cell = cell
         self._model = twin.model
         self._grips = {name: PoseHistory() for name in twin.body.grip_names}
         self._synchroniser: Synchroniser[Pixels] = Synchroniser(
@@ -43,7 +47,12 @@ class CameraSets:
                 jump=JUMP_NS,
             )
         )
-        self._masker = ViewMasker(cameras, surface_triangles(twin.body))
+        self._masker = ViewMasker(
+            cameras,
+            surface_triangles(twin.body),
+            kinds=[entries[camera.name].masker for camera in cameras],
+            sam2=cell.sam2_settings(),
+        )
         names = [camera.name for camera in cameras]
         self._arrivals, self._health = CameraHealth(names), CameraHealth(names)
         self._conditions: dict[str, str] = {}
@@ -98,7 +107,8 @@ class CameraSets:
             history.forget_before(images.stamp_ns)
         expected = np.asarray(kinematics(self._model, jnp.asarray(poses)).base)
         usable, conditions = self._health.look(images.frames)
-        masked = self._masker.mask(usable, expected)
+        arms = self._cell.arm_shapes(dict(zip(self._grips, poses, strict=True)))
+        masked = self._masker.mask(usable, expected, arms)
         self.without_mask += len(masked.failures)
         self._conditions |= conditions | self._health.masked(masked.quality)
         self._conditions |= {f"no_mask.{name}": f"{name}: {text}" for name, text in masked.failures.items()}

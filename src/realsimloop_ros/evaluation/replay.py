@@ -252,9 +252,7 @@ class _Source:
         """What makes views of single images; None where the bag has them as observations."""
         if not self.cameras or "observation" in self._topics:
             return None
-        used = {camera.name for camera in self.cameras}
-        rates = [entry.rate for entry in self._cell.cameras if entry.name in used]
-        return CameraSets(self._twin, self.cameras, max(rates))
+        return CameraSets(self._twin, self.cameras, self._cell)
 
     def _used_cameras(self) -> tuple[Camera, ...]:
         """The cameras that were there at least once. One that never was must not keep the twin waiting for it."""

@@ -255,7 +255,7 @@ class CameraSync(TwinNode):
                 self._masker.choose(job.kinds)
             except MaskerError as error:
                 self.condition("masker", f"{error}; the maskers stay as they were")
-        arms = self.cell.arm_shapes(job.grip_poses)
+        arms = self.cell.arm_shapes(dict(zip(self._grips, job.grip_poses, strict=True)))
         masked = self._masker.mask(usable, self._expected(job.grip_poses), arms)
         self._report_conditions(self._health.masked(masked.quality))
         self.diagnostics.report(**{f"mask_ms.{name}": 1e3 * value for name, value in masked.seconds.items()})

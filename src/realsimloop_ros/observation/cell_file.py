@@ -6,6 +6,7 @@ stands in a file of its own.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
@@ -172,15 +173,15 @@ class CellFile(_Strict):
             return None
         return Sam2Settings(self.resolve(entry.weights), entry.sha256, entry.model, entry.image_size)
 
-    def arm_shapes(self, grip_poses: NDArray[np.float64]) -> list[Capsule]:
-        """The shapes of tools and forearms in the world, m; grip_poses: (g, 7), in the order of the file."""
+    def arm_shapes(self, grip_poses: Mapping[str, NDArray[np.float64]]) -> list[Capsule]:
+        """The shapes of tools and forearms in the world, m; grip_poses: (7,) of every grip, by its name."""
         return [
             Capsule(
-                transform_points(pose, np.array([part.start]))[0],
-                transform_points(pose, np.array([part.end]))[0],
+                transform_points(grip_poses[grip.name], np.array([part.start]))[0],
+                transform_points(grip_poses[grip.name], np.array([part.end]))[0],
                 part.radius,
             )
-            for grip, pose in zip(self.grips, grip_poses, strict=True)
+            for grip in self.grips
             for part in grip.shape
         ]
 
