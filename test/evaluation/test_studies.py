@@ -60,7 +60,7 @@ def test_where_the_model_is_right_the_truth_lies_in_the_stated_interval() -> Non
     assert (found["right"].within() >= 6 / 8).all()
     # and the interval is worth something: much narrower than the prior's 0.69 and 0.03
     assert (found["right"].deviations.mean(axis=0) < [0.2, 0.015]).all()
-    assert "| right | 8 |" in pages.coverage_page(found)
+    assert "| right | 8 |" in pages.coverage_page(found, FRAMES)
     assert pages.coverage_picture(found).startswith(PNG)
 
 
@@ -92,7 +92,7 @@ def test_the_ablation_has_a_row_for_every_value() -> None:
     assert all(np.isfinite([row.modulus_error, row.ratio_error, row.update_ms]).all() for row in rows)
     noise = [row.modulus_deviation for row in rows if row.factor.startswith("noise")]
     assert noise == sorted(noise)
-    text = pages.ablation_page(rows, 1)
+    text = pages.ablation_page(rows, 1, 4)
     assert text.count("\n| window") == 5
     assert pages.ablation_picture(rows).startswith(PNG)
 

@@ -53,7 +53,7 @@ def coverage_command(
     }
     _write(
         {
-            docs / "coverage.md": pages.coverage_page(found).encode(),
+            docs / "coverage.md": pages.coverage_page(found, frames).encode(),
             docs / "images" / "coverage.png": pages.coverage_picture(found),
         }
     )
@@ -93,7 +93,7 @@ def ablation_command(
     rows = ablation(seeds, frames=frames)
     _write(
         {
-            docs / "ablation.md": pages.ablation_page(rows, seeds).encode(),
+            docs / "ablation.md": pages.ablation_page(rows, seeds, frames).encode(),
             docs / "images" / "ablation.png": pages.ablation_picture(rows),
         }
     )

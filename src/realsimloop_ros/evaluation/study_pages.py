@@ -41,7 +41,7 @@ def drawn(size: tuple[float, float], draw: Callable[[Figure], None]) -> bytes:
         return stream.getvalue()
 
 
-def coverage_page(found: dict[str, Coverage]) -> str:
+def coverage_page(found: dict[str, Coverage], frames: int) -> str:
     """docs/coverage.md, of coverages by the estimator's settings."""
     lines = [
         "# Coverage\n",
@@ -49,7 +49,7 @@ def coverage_page(found: dict[str, Coverage]) -> str:
         "",
         "Each seed draws the noise, and a start from the prior about the truth (a factor of 2 of E, 0.03 of nu).",
         "Counted is how often the truth lies in the interval that is stated to hold it with 95 %, after",
-        "the last of 30 frames. Written by\n",
+        f"the last of {frames} frames. Written by\n",
         "    make coverage\n",
         "| estimator | seeds | E in its 95 % (%) | nu in its 95 % (%) | rms error E, nu | mean stated, E, nu |",
         "|---|---:|---:|---:|---:|---:|",
@@ -141,16 +141,16 @@ def studies_picture(drifts: dict[str, Drift]) -> bytes:
     return drawn((3.2 * len(drifts), 3.0), draw)
 
 
-def ablation_page(rows: Sequence[AblationRow], seeds: int) -> str:
+def ablation_page(rows: Sequence[AblationRow], seeds: int, frames: int) -> str:
     """docs/ablation.md."""
     lines = [
         "# Ablation of the estimator\n",
         SETTING + "\n",
         f"Each row changes one thing of what is shipped (window 8, forgetting {SHIPPED.forgetting});",
-        f"{seeds} seeds draw noise and start, as in [coverage.md](coverage.md). Errors are rms over the seeds",
-        "after 30 frames, beside the mean deviation that was stated; the time is the median of the last update,",
-        "on one core of whatever machine wrote this. Window, noise, forgetting, and online against offline have",
-        "been run here; stepwise and drifting stiffness are in [studies.md](studies.md), methods in [estimators.md](estimators.md), time",
+        f"{seeds} seeds draw noise and start, as in [coverage.md](coverage.md). Errors are rms over the seeds after",
+        f"{frames} frames, beside the mean deviation that was stated; the time is the median of the last update, on",
+        "one core of whatever machine wrote this. Window, noise, forgetting, online and offline were run; stepwise",
+        "and drifting stiffness are in [studies.md](studies.md), methods in [estimators.md](estimators.md), time",
         "integrators in [integrators.md](integrators.md). Not run: views, their size, the subspace, the wrench.\n",
         "    make ablation\n",
         "| factor | value | E, rms (%) | stated (%) | nu, rms | stated | update (ms) |",
