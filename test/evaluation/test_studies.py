@@ -88,7 +88,7 @@ def test_starts_zones_changes_and_what_cannot_be_told_make_a_page() -> None:
 
 def test_the_ablation_has_a_row_for_every_value() -> None:
     rows = ablation(1, frames=4)
-    assert len(rows) == 16
+    assert len(rows) == 17
     assert all(np.isfinite([row.modulus_error, row.ratio_error, row.update_ms]).all() for row in rows)
     noise = [row.modulus_deviation for row in rows if row.factor.startswith("noise")]
     assert noise == sorted(noise)
