@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated
 
+import jax
 import numpy as np
 import typer
 from numpy.typing import NDArray
@@ -280,6 +281,8 @@ def sweep(settings: SweepSettings, out: Path, console: Console) -> tuple[list[di
     }
     for name, make in makers.items():
         for more in make():
+            # each model compiles programs of its own, and hundreds of them exhaust what a process may map
+            jax.clear_caches()
             rows[name] += more
             with atomic_write(paths[name]) as temporary:
                 temporary.write_text(json.dumps(rows[name], indent=1) + "\n", encoding="utf-8")
