@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from realsimloop_ros.body.poses import checked_poses
 from realsimloop_ros.dynamics.rollout import TwinState
+from realsimloop_ros.estimation.first_order import FirstOrder
 from realsimloop_ros.estimation.gauss_newton import GaussNewton
 from realsimloop_ros.estimation.methods import Method, Outcome, unusable
 from realsimloop_ros.estimation.problem import WindowProblem
@@ -25,6 +26,8 @@ from realsimloop_ros.estimation.updates import EstimatorSettings, MaterialUpdate
 from realsimloop_ros.estimation.window import Cut, latent_at, predicted_state
 from realsimloop_ros.mechanics.material import Material
 from realsimloop_ros.observation.likelihoods import FrameObservation, ObservationError
+
+_METHODS = {"gauss_newton": GaussNewton, "first_order": FirstOrder}
 
 
 class TwinEstimator:
@@ -39,7 +42,7 @@ class TwinEstimator:
                     f"tracks: zones {track.body.zone_names} differ from the theta's {space.zone_names}"
                 )
         self.problem = WindowProblem(tracks, space, settings)
-        self.method: Method = GaussNewton(settings)
+        self.method: Method = _METHODS[settings.method](settings)
         self.tracks = self.problem.tracks
         self.space = space
         self.settings = settings

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError,
 from realsimloop_ros.body.body import Body
 from realsimloop_ros.dynamics.stepper import StepSettings
 from realsimloop_ros.estimation.theta import Parameter, ParameterSpace, Quantity
-from realsimloop_ros.estimation.updates import EstimatorSettings
+from realsimloop_ros.estimation.updates import EstimatorSettings, MethodName
 from realsimloop_ros.mechanics.full_order import STANDARD_GRAVITY
 from realsimloop_ros.mechanics.integrators import integrator_named
 from realsimloop_ros.mechanics.material import POISSON_RATIO_LIMIT, InvalidMaterialError, material_of
@@ -131,6 +131,9 @@ class EstimatorFile(_Strict):
     precision: Literal["single", "double"] = "double"
     mass_damping: float = Field(0.0, ge=0)
     viscous: bool = False
+    # gauss_newton, or first_order: steps of Adam, at most learning_rate deviations of the prior each
+    method: MethodName = "gauss_newton"
+    learning_rate: float = Field(0.1, gt=0)
     window: int = Field(8, ge=1)
     ticks_per_segment: int = Field(6, ge=1)
     forgetting: float = Field(0.94, gt=0, le=1)
@@ -179,6 +182,8 @@ class EstimatorFile(_Strict):
     def estimator_settings(self) -> EstimatorSettings:
         """How the window moves."""
         return EstimatorSettings(
+            method=self.method,
+            learning_rate=self.learning_rate,
             window=self.window,
             ticks_per_segment=self.ticks_per_segment,
             forgetting=self.forgetting,

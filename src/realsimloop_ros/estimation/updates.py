@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,10 +26,14 @@ class UpdateStatus(IntEnum):
     HELD_OUT_OF_BOUNDS = 6
 
 
+MethodName = Literal["gauss_newton", "first_order"]
+
+
 @dataclass(frozen=True)
 class EstimatorSettings:
     """How an estimator works.
 
+    method: how the window's loss is lowered; learning_rate: of first-order steps, in deviations of the prior;
     window: segments; ticks_per_segment: of the model's time step; forgetting: factor per segment on what left the
     window (1 for a material that does not change); trust_radius: largest step of any coordinate of u;
     relinearise_beyond: move of u that a linearisation bears; relinearisations: at most so many segments are
@@ -56,6 +61,8 @@ class EstimatorSettings:
     )
     refresh_beyond: float = 0.25
     outlier_deviations: float = 5.0
+    method: MethodName = "gauss_newton"
+    learning_rate: float = 0.1
 
     def __post_init__(self) -> None:
         for name in ("window", "ticks_per_segment", "relinearisations"):
@@ -66,6 +73,7 @@ class EstimatorSettings:
             ("trust_radius", np.inf),
             ("relinearise_beyond", np.inf),
             ("outlier_deviations", np.inf),
+            ("learning_rate", np.inf),
         ):
             if not 0.0 < getattr(self, name) <= high:
                 raise ValueError(f"{name}: {getattr(self, name)}, expected above 0 and at most {high}")

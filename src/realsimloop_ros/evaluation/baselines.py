@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import get_args
 
 import cma
 import numpy as np
@@ -21,9 +22,10 @@ from scipy.optimize import dual_annealing, minimize
 
 from realsimloop_ros.estimation.methods import Method, Outcome
 from realsimloop_ros.estimation.problem import WindowProblem
-from realsimloop_ros.estimation.updates import UpdateStatus
+from realsimloop_ros.estimation.updates import MethodName, UpdateStatus
 
-ONLINE = "gauss_newton"  # what they are compared with
+# what they are compared with
+ONLINE = get_args(MethodName)
 
 # prior deviations that a search without gradients looks through, on each side
 _REACH = 3.0
@@ -160,7 +162,7 @@ BASELINES: dict[str, Callable[[WholeLoss, int], None]] = {
 def baseline_named(method: str) -> Callable[[WholeLoss, int], None]:
     """Raises BaselineError with the names that exist."""
     if method not in BASELINES:
-        raise BaselineError(f"method: {method!r}, expected one of {', '.join((ONLINE, *BASELINES))}")
+        raise BaselineError(f"method: {method!r}, expected one of {', '.join((*ONLINE, *BASELINES))}")
     return BASELINES[method]
 
 

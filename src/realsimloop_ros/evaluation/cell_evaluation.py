@@ -38,7 +38,7 @@ def evaluate_cell_bag(
     cell: CellFile,
     *,
     theta: str = "estimate",
-    method: str = ONLINE,
+    method: str | None = None,
     truth_folder: Path | None = None,
     command: str = "",
     settings: Sequence[Path] = (),
@@ -47,7 +47,8 @@ def evaluate_cell_bag(
     """Evaluate a recorded cell.
 
     theta: `estimate`; `prior`, the estimator file's; or a report.json or record folder whose last theta is held.
-    method: `gauss_newton`, online; or a baseline that fits the recording as a whole, whose theta is then held.
+    method: of the estimator, in place of its file's; or a baseline that fits the recording as a whole, whose theta
+    is then held.
     truth_folder: what a virtual cell left about its truth; by default `truth` beside the bag, if there. pictures:
     whether the record gets any. The same bag gives the same updates to the last bit. Raises BagError,
     CellRunError, and the errors of cell and model.
@@ -56,7 +57,9 @@ def evaluate_cell_bag(
     twin = load_twin(cell)
     truth = load_cell_truth(Path(bag).parent / "truth" if truth_folder is None else truth_folder, notices)
     held = None if theta == "estimate" else held_material(theta, twin.body.zone_names, twin.space.prior)
-    if method != ONLINE:
+    if method in ONLINE:
+        twin = replace(twin, file=twin.file.model_copy(update={"method": method}))
+    elif method is not None:
         if held is not None:
             raise BaselineError(f"method: {method!r} estimates theta, but theta is held ({theta}); choose one")
         held, note = _whole_fit(bag, cell, twin, method)
@@ -88,7 +91,7 @@ def evaluate_cell_bag(
     notices.note(f"Used images of {', '.join(replay.cameras) or 'no camera'}.")
     result = CellResult(
         title=f"Replay of {Path(bag).resolve().parent.name}/{Path(bag).name} ({cell.name})",
-        theta_source=method if method != ONLINE else theta if theta in ("estimate", "prior") else Path(theta).name,
+        theta_source=method or (theta if theta in ("estimate", "prior") else Path(theta).name),
         theta=trace,
         materials=[(entry.stamp_ns, entry.material) for entry in schedule],
         states=states,

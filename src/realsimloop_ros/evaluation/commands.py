@@ -91,12 +91,12 @@ def evaluate(
         typer.Option(help="What a virtual cell left about its truth. Default: the folder `truth` beside the bag."),
     ] = None,
     method: Annotated[
-        str,
+        str | None,
         typer.Option(
-            help="Of a cell's bag: `gauss_newton`, frame by frame; or from all frames at once `offline` (L-BFGS),"
-            " `cma` (CMA-ES) or `annealing`."
+            help="Of a cell's bag: `gauss_newton` or `first_order` (Adam), frame by frame; or from all frames at "
+            "once `offline` (L-BFGS), `cma` (CMA-ES) or `annealing`. Default: what the estimator file says."
         ),
-    ] = "gauss_newton",
+    ] = None,
     fault: Annotated[
         str | None,
         typer.Option(help=f"Put a fault into the cell's recorded images first: one of {', '.join(FAULTS)}."),
@@ -193,7 +193,7 @@ def _evaluated_bag(
     bags: list[Path],
     cell: str,
     theta: str,
-    method: str,
+    method: str | None,
     truth: Path | None,
     command: str,
     fault: str | None,
