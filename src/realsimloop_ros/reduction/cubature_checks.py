@@ -29,6 +29,9 @@ from realsimloop_ros.reduction.cubature import (
 )
 from realsimloop_ros.reduction.model import ReducedBody
 
+# of the stiffness at rest that a direction without one of its own is compared with
+_REST_SHARE = 0.1
+
 
 @dataclass(frozen=True)
 class StiffnessDeviation:
@@ -57,8 +60,8 @@ def stiffness_deviation(
     """Compare stiffness matrices at states that the fit has not seen, drawn as it draws them, for random moduli.
 
     Along the direction where they differ most, which a norm over many directions does not show: relative to the
-    stiffness of all samples there, and at rest (a direction that is just buckling has none of its own to be
-    compared with). Moduli of zones differ by up to a factor of 100.
+    stiffness of all samples there and to a tenth of that at rest (a direction that is just buckling has none of
+    its own to be compared with). Moduli of zones differ by up to a factor of 100.
     """
     random = np.random.default_rng(seed)
     every, zones = quadrature(reduced.body), len(reduced.body.zones)
@@ -78,7 +81,7 @@ def stiffness_deviation(
         )
         values, vectors = np.linalg.eigh(whole)
         # a state far from equilibrium may be unstable: what counts is the size of its stiffness
-        values, vectors = np.linalg.eigh((vectors * np.abs(values)) @ vectors.T + rest)
+        values, vectors = np.linalg.eigh((vectors * np.abs(values)) @ vectors.T + _REST_SHARE * rest)
         root = vectors / np.sqrt(np.maximum(values, 1e-6 * values.max()))
         changes = np.linalg.eigvalsh(root.T @ (part - whole) @ root)
         softest, stiffest = min(softest, float(changes[0])), max(stiffest, float(changes[-1]))
