@@ -136,10 +136,10 @@ def test_searches_without_gradients_keep_the_best_and_repeat(method: str) -> Non
 
 def test_methods_are_compared_in_one_run() -> None:
     rows = compared(frames=4, budget=4)
-    assert [row.method for row in rows] == ["gauss_newton", *BASELINES]
+    assert [row.method for row in rows] == ["gauss_newton", "first_order", *BASELINES]
     assert all(len(row.modulus) for row in rows)
     text = page(rows)
-    assert text.count("\n| ") == 5
+    assert text.count("\n| ") == 6
     assert picture(rows).startswith(PNG)
 
 
@@ -154,7 +154,10 @@ def test_a_baseline_evaluates_the_bag_of_a_cell(tmp_path: Path) -> None:
     assert any("Theta by offline, from all frames at once" in note for note in found.record.notes)
     modulus = found.record.theta.youngs_modulus[0, 0]
     assert modulus != pytest.approx(480e3, rel=0.05)  # the prior's
-    with pytest.raises(BaselineError, match="'newton', expected one of gauss_newton, offline, cma, annealing"):
+    online = evaluate_cell_bag(bag, cell, method="first_order", pictures=False)
+    assert online.updates
+    assert online.record.theta_source == "first_order"
+    with pytest.raises(BaselineError, match="'newton', expected one of gauss_newton, first_order, offline, "):
         evaluate_cell_bag(bag, cell, method="newton")
     with pytest.raises(BaselineError, match=r"estimates theta, but theta is held \(prior\)"):
         evaluate_cell_bag(bag, cell, method="cma", theta="prior")
