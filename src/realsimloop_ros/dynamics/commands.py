@@ -35,8 +35,8 @@ def reduce(
     ] = "principal",
     latent_size: Annotated[int, typer.Option(help="Size r of the latent state.")] = 48,
     samples: Annotated[
-        int, typer.Option(help="Strain samples of the cubature, some 6 per latent coordinate; 0 keeps all.")
-    ] = 280,
+        int, typer.Option(help="Strain samples of the cubature, some 8 to 10 per latent coordinate; 0 keeps all.")
+    ] = 440,
     points: Annotated[
         int, typer.Option(help="Mass points of the inertia cubature, some 2 per coordinate; 0 keeps every vertex.")
     ] = 0,

@@ -27,7 +27,7 @@ class FirstOrder(Method):
     def lower(self, problem: WindowProblem) -> Outcome:
         held, p = problem.u.copy(), problem.space.size
         precision, vector = problem.known()
-        slope = precision @ problem.u - vector + problem.prior_precision @ (problem.u - problem.prior_u)
+        slope = problem.slope(precision, vector)
         if not (np.isfinite(precision).all() and np.isfinite(slope).all()):
             return Outcome(UpdateStatus.HELD_NON_FINITE, "the gradient is not finite", problem.loss(held))
         part, _ = problem.observable(precision)

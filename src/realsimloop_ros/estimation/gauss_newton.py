@@ -67,7 +67,7 @@ class GaussNewton(Method):
 def gauss_newton_step(problem: WindowProblem, radius: float) -> BoundedStep | None:
     """The next step of u, no coordinate of theta by more than `radius`; None where it is not finite."""
     precision, vector = problem.known()
-    slope = precision @ problem.u - vector + problem.prior_precision @ (problem.u - problem.prior_u)
+    slope = problem.slope(precision, vector)
     if not (np.isfinite(precision).all() and np.isfinite(slope).all()):
         return None
     # the step within the observable subspace: theta is held along the others, the start is free to follow

@@ -138,6 +138,10 @@ class WindowProblem:
             + self.old.loss_at(u)
         )
 
+    def slope(self, precision: NDArray[np.float64], vector: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Gradient (P,) of the loss at the present u, of what is `known` and the prior."""
+        return precision @ self.u - vector + self.prior_precision @ (self.u - self.prior_u)
+
     def observable(self, precision: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Observable directions of theta and the share of each parameter in them, the start marginalised."""
         p = self.space.size
